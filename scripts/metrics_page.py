@@ -19,17 +19,18 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "metrics.md"
 INTRODUCTION = """\
 # Metrics
 
-This page is generated from the code: `python scripts/metrics_page.py`. A test checks that it is current. How Prometheus
-and OpenTelemetry get them is in [operations](operations.md#metrics), alerts and a dashboard are in `deploy/`.
+This page is generated from the code: `python scripts/metrics_page.py`. A test checks that it is current.
+[Operations](operations.md#metrics) describes Prometheus and OpenTelemetry. `deploy/` has alerts and a dashboard.
 
-Names are those of Flink's exporter where Flink has the number. Under its names counters are gauges, as it shows them;
-ours end with `_total`. Numbers of operators are summed over subtasks, and of accepted epochs only. Everything begins at
-0 with each process; a number that is not known, which Flink has as -1, is left out. [What functions count
-themselves](operations.md#metrics) is there, too, and of windows
-`flink_taskmanager_job_task_operator_numLateRecordsDropped`, once they have dropped elements that were too late.
+- A metric that Flink has too has the name that Flink's exporter gives it. Such counters are gauges, as in Flink.
+  Holdfast's own counters end with `_total`.
+- Values of operators are summed over their subtasks, and count accepted epochs only.
+- Each process starts at 0. A value that is unknown is left out; Flink reports -1.
+- [Metrics of your functions](operations.md#your-own-metrics) are exported too. Windows export
+  `flink_taskmanager_job_task_operator_numLateRecordsDropped` once they have dropped late elements.
 
-Metrics that begin with *Real time* exist in [real-time jobs](real-time.md#reading-the-metrics) only. They are of each
-subtask, of the last second, and count elements before their checkpoint completes.
+Metrics whose description begins with *Real time* exist in [real-time jobs](real-time.md#reading-the-metrics) only. They
+have a value for each subtask, for the last second, and count elements before their checkpoint completes.
 """
 
 GROUPS = {

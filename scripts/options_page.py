@@ -27,14 +27,15 @@ INTRODUCTION = """\
 
 This page is generated from the code: `python scripts/options_page.py`. A test checks that it is current.
 
-Set options in the `Configuration` (or a plain dict) that `get_execution_environment` takes, or on the command line
-with `holdfast run -D key=value`. The command line wins over the program, and the log names what it replaced. An unknown
-option is an error that names the nearest known ones. Two kinds of names are free: functions read
-`pipeline.global-job-parameters.<name>` with `RuntimeContext.get_job_parameter`, and `spark.<name>` are settings of the
-session that Holdfast creates.
+Set options in the `Configuration` (or a plain dict) that you pass to `get_execution_environment`, or on the command
+line with `holdfast run -D key=value`. The command line overrides the program, and the log lists the replaced values. An
+unknown option raises an error with the nearest known names. Two kinds of names are free:
 
-Lengths of time are written `10 s`, `100 ms`, `1.5 h`, or as a number of milliseconds, and sizes `64 mb`, or as a number
-of bytes; a kilobyte has 1024 bytes. All units of Flink are known. An older name in the third column still works.
+- `pipeline.global-job-parameters.<name>`: functions read it with `RuntimeContext.get_job_parameter`.
+- `spark.<name>`: a setting of the session that Holdfast creates.
+
+Write durations as `10 s`, `100 ms`, `1.5 h` or a number of milliseconds. Write sizes as `64 mb` or a number of bytes; a
+kilobyte has 1024 bytes. All of Flink's units work. The older names in the third column work too.
 """
 
 GROUPS = (
@@ -44,11 +45,11 @@ GROUPS = (
     (
         "REST",
         ("rest.", "web.exception-history-size"),
-        "Of the interface over which other processes control a running job.",
+        "The interface by which other processes control a running job.",
     ),
     ("The job manager", ("jobmanager.", "jobstore.", "process."), ""),
     ("State and sinks", ("state.", "sink."), ""),
-    ("Queryable state", ("queryable-state.",), "Of servers that answer queries."),
+    ("Queryable state", ("queryable-state.",), "Servers that answer queries."),
     (
         "High availability",
         (
@@ -58,9 +59,9 @@ GROUPS = (
             "application-result-store.",
             "cleanup-strategy.",
         ),
-        "Of the services in `holdfast.ha`.",
+        "The services in `holdfast.ha`.",
     ),
-    ("Object stores", ("s3.",), "Of `s3://` URIs; one set of options a process."),
+    ("Object stores", ("s3.",), "Stores of `s3://` URIs. A process has one set of these options."),
     ("Other", ("",), ""),
 )
 
@@ -90,17 +91,16 @@ def page() -> str:
             parts.append(f"## {title}\n" + (f"\n{note}\n" if note else ""))
             parts.append(table(("option", "default", "older names", "what it does"), map(acting_row, members)))
     parts.append(
-        "## Accepted without effect\n\nPrograms that come from Flink may set these. Nothing is lost by their having\n"
-        "no effect here.\n"
+        "## Accepted without effect\n\nPrograms written for Flink may set these options. They have no effect here.\n"
     )
     harmless = [option for option in options if isinstance(option, HarmlessOption)]
     parts.append(table(("option", "older names", "why it has no effect"), map(reason_row, harmless)))
     parts.append(
-        "## Refused\n\nThese have no meaning here. Any value but the default is an error that gives the reason,\n"
-        "rather than a setting that is ignored.\n"
+        "## Rejected\n\nThese options have no meaning here. Any value other than the default raises an error with\n"
+        "the reason.\n"
     )
     refused = [option for option in options if isinstance(option, RefusedOption)]
-    parts.append(table(("option", "older names", "why it is refused"), map(reason_row, refused)))
+    parts.append(table(("option", "older names", "why it is rejected"), map(reason_row, refused)))
     return "\n".join(parts)
 
 

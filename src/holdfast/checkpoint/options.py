@@ -95,7 +95,7 @@ class ClaimModeOption(ConfigOption[RecoveryClaimMode]):
 
 _PREFIX: Final = "execution.checkpointing."
 _NO_CHANNELS: Final = "a shuffle is the barrier, so no data is in flight that a checkpoint would have to wait for."
-_NO_CHANGELOG: Final = "every epoch's changes are durable as run files, which is what a changelog is for."
+_NO_CHANGELOG: Final = "the changes of every epoch are durable as run files, so no changelog is needed."
 _NO_MERGING: Final = "an epoch writes one run a subtask, and compaction merges them."
 
 CHECKPOINT_STORAGE: Final = ConfigOption[str | None](
@@ -104,7 +104,7 @@ CHECKPOINT_STORAGE: Final = ConfigOption[str | None](
     None,
     "Storage of checkpoints: filesystem or jobmanager (a temporary directory, deleted with the process). Unset: "
     "filesystem if execution.checkpointing.dir is set, otherwise jobmanager. The class path of a "
-    "CheckpointStorageFactory is only for a CheckpointCoordinator that a program makes by hand; jobs refuse it.",
+    "CheckpointStorageFactory is only for a CheckpointCoordinator that a program creates itself; jobs reject it.",
     deprecated_keys=("state.checkpoint-storage",),
 )
 CHECKPOINTS_DIRECTORY: Final = ConfigOption[str | None](
@@ -118,7 +118,7 @@ SAVEPOINT_DIRECTORY: Final = ConfigOption[str | None](
     "execution.checkpointing.savepoint-dir",
     str,
     None,
-    "Directory of savepoints that are requested without one.",
+    "Directory of savepoints that are requested without a directory.",
     deprecated_keys=("state.savepoints.dir", "savepoints.state.backend.fs.dir"),
 )
 CREATE_CHECKPOINT_SUBDIR: Final = ConfigOption(
@@ -133,15 +133,16 @@ NUM_RETAINED: Final = ConfigOption(
     "execution.checkpointing.num-retained",
     int,
     3,
-    "How many completed checkpoints are kept. Below 1 means the default. With one, there is no older checkpoint to go "
-    "back to if a file is damaged.",
+    "How many completed checkpoints are kept. Values below 1 mean the default. With 1 there is no older checkpoint to "
+    "restore if a file is damaged.",
     deprecated_keys=("state.checkpoints.num-retained",),
 )
 GRACE_PERIOD: Final = ConfigOption(
     "execution.checkpointing.cleaner.grace-period",
     DurationType,
     10 * 60 * 1000,
-    "How long files are kept after the last checkpoint that named them is removed, for processes that still read them.",
+    "How long files are kept after the last checkpoint that named them was removed. Other processes may still read "
+    "them.",
 )
 CLEANER_PARALLEL_MODE: Final = ConfigOption(
     "execution.checkpointing.cleaner.parallel-mode",
@@ -154,8 +155,8 @@ FS_SMALL_FILE_THRESHOLD: Final = ConfigOption(
     "execution.checkpointing.data-inline-threshold",
     MemorySize,
     20 * 1024,
-    "Operator state of a subtask up to this size is kept in the checkpoint's document, larger state in a file. The "
-    "report of one task has at most 24 kb of it, however large this is.",
+    "Operator state of a subtask up to this size is stored in the checkpoint's document, larger state in a file. The "
+    "report of one task contains at most 24 kb of it, whatever this threshold is.",
     deprecated_keys=("state.storage.fs.memory-threshold", "state.backend.fs.memory-threshold"),
 )
 FS_WRITE_BUFFER_SIZE: Final = HarmlessOption(
@@ -164,13 +165,13 @@ FS_WRITE_BUFFER_SIZE: Final = HarmlessOption(
     4096,
     "How many bytes of an operator's stream are collected before they are written.",
     deprecated_keys=("state.storage.fs.write-buffer-size", "state.backend.fs.write-buffer-size"),
-    reason="A stream is collected as a whole, because its size decides where it goes, and written at once.",
+    reason="A stream is buffered as a whole and written at once, because its size decides where it is stored.",
 )
 CHECKPOINTING_INTERVAL: Final = ConfigOption(
     "execution.checkpointing.interval",
     DurationType,
     0,
-    "How often a checkpoint is completed, at the end of the first epoch at which it is due. 0 or unset: at the end of "
+    "How often a checkpoint completes, at the end of the first epoch at which it is due. 0 or unset: at the end of "
     "every epoch.",
 )
 CHECKPOINTING_MODE: Final = ConfigOption(
@@ -190,14 +191,14 @@ MAX_CONCURRENT_CHECKPOINTS: Final = ConfigOption(
     int,
     1,
     "How many checkpoints may be pending at a time. The epochs of a job run one after another, so a job never has "
-    "more than one. A real-time job refuses more than one.",
+    "more than one. A real-time job rejects higher values.",
 )
 MIN_PAUSE: Final = ConfigOption(
     "execution.checkpointing.min-pause",
     DurationType,
     0,
-    "Least time from the completion of a checkpoint to the trigger of the next periodic one. In a real-time job also "
-    "from the end of one that has failed.",
+    "Minimum time from the completion of a checkpoint to the trigger of the next periodic one. In a real-time job "
+    "also from the end of a failed one.",
 )
 TOLERABLE_FAILED: Final = ConfigOption(
     "execution.checkpointing.tolerable-failed-checkpoints",
@@ -209,8 +210,8 @@ ALIGNMENT_LIMIT: Final = ConfigOption[int | None](
     "task.checkpoint.alignment.max-size",
     MemorySize,
     None,
-    "How many bytes a task of a real-time job may hold back while it waits for a barrier of all its producers; with "
-    "more it declines the checkpoint. Unset: no limit but that of back-pressure. In other jobs nothing is held back.",
+    "Maximum number of bytes that a task of a real-time job buffers while it waits for a barrier of all its "
+    "producers; with more it declines the checkpoint. Unset: only back-pressure limits it. Epoch jobs buffer nothing.",
 )
 EXTERNALIZED_RETENTION: Final = ConfigOption(
     "execution.checkpointing.externalized-checkpoint-retention",
@@ -231,7 +232,7 @@ IGNORE_UNCLAIMED_STATE: Final = ConfigOption(
     "execution.state-recovery.ignore-unclaimed-state",
     bool,
     False,
-    "Whether to drop the state of operators that the program no longer has, instead of refusing to start.",
+    "Whether to drop the state of operators that the program no longer has. Otherwise the job does not start.",
     deprecated_keys=("execution.savepoint.ignore-unclaimed-state",),
 )
 CLAIM_MODE: Final = ClaimModeOption(
@@ -239,14 +240,15 @@ CLAIM_MODE: Final = ClaimModeOption(
     RecoveryClaimMode,
     RecoveryClaimMode.NO_CLAIM,
     "Owner of the snapshot of execution.state-recovery.path. NO_CLAIM: you; the job does not need it after its first "
-    "checkpoint. CLAIM: the job, which deletes it then, and fences the job that wrote a checkpoint.",
+    "checkpoint. CLAIM: the job; it deletes the snapshot after its first checkpoint, and fences the job that wrote a "
+    "claimed checkpoint.",
     deprecated_keys=("execution.savepoint-restore-mode",),
 )
 CHECKPOINTS_HISTORY: Final = ConfigOption(
     "web.checkpoints.history",
     int,
     10,
-    "How many checkpoints the statistics remember in detail.",
+    "How many checkpoints the statistics keep in detail.",
     deprecated_keys=("jobmanager.web.checkpoints.history",),
 )
 
@@ -258,7 +260,7 @@ HARMLESS: Final = (
         False,
         "Whether a checkpoint refers to files of earlier ones.",
         deprecated_keys=("state.backend.incremental",),
-        reason="Checkpoints always do: an epoch writes only what it changed.",
+        reason="Checkpoints are always incremental: an epoch writes only its changes.",
     ),
     HarmlessOption(
         "execution.checkpointing.checkpoints-after-tasks-finish",
@@ -283,7 +285,7 @@ HARMLESS: Final = (
         "Whether a copy of the state is kept on local disks.",
         deprecated_keys=("state.backend.local-recovery",),
         fallback_keys=("execution.state-recovery.from-local",),
-        reason="Runs that were read or written lately are in the page cache and in the workers' caches anyway.",
+        reason="Runs that were used recently are in the page cache and in the workers' caches.",
     ),
     HarmlessOption[str | None](
         "execution.checkpointing.local-backup.dirs",
@@ -299,7 +301,7 @@ HARMLESS: Final = (
         False,
         "Whether a recovery uses the local copies.",
         deprecated_keys=("state.backend.local-recovery",),
-        reason="Caches are used whenever they fit the version that is restored.",
+        reason="Caches are used if they match the restored version.",
     ),
 )
 
@@ -353,7 +355,7 @@ REFUSED: Final = (
         bool,
         False,
         "Whether state is compressed in checkpoints.",
-        "runs are mapped into memory as they are, which compressed ones could not be. Let the file system compress.",
+        "runs are memory-mapped, so they cannot be compressed. Let the file system compress them.",
     ),
     _refused(_PREFIX + "file-merging.enabled", bool, False, "Merging of small files.", _NO_MERGING),
     _refused(_PREFIX + "file-merging.across-checkpoint-boundary", bool, False, "Merging of small files.", _NO_MERGING),
@@ -381,7 +383,7 @@ REFUSED: Final = (
         bool,
         False,
         "Whether a failed task restarts alone and loses data.",
-        "an epoch is run again as a whole, so nothing is lost.",
+        "a failed epoch runs again as a whole, so no approximate recovery is needed.",
         "execution.checkpointing.approximate-local-recovery",
     ),
     _changelog("enabled", bool, False),
@@ -408,15 +410,13 @@ REFUSED: Final = (
 
 # Options of parts of Flink that do not exist here: refused unless set to their defaults, or harmless.
 
-_NO_ROCKSDB: Final = (
-    "there is no RocksDB backend; for state larger than memory there is 'columnar' (state.backend.type)."
-)
+_NO_ROCKSDB: Final = "there is no RocksDB backend. For state larger than memory use 'columnar' (state.backend.type)."
 _NO_FORST: Final = (
-    "there is no ForSt backend; state is in checkpoint storage anyway, and 'columnar' maps it from there."
+    "there is no ForSt backend. State is in checkpoint storage, and the backend 'columnar' maps it from there."
 )
 _NO_TRACKING: Final = (
-    "single accesses are not measured, because that would cost more than the access; JobClient.last_progress, REST and "
-    "`holdfast inspect` report the time of epochs and the size of each state."
+    "single accesses are not measured, because that would cost more than the access. JobClient.last_progress, REST "
+    "and `holdfast inspect` report the time of epochs and the size of each state."
 )
 
 
@@ -478,7 +478,7 @@ def _harmless(
     return HarmlessOption(key, kind, default, description, deprecated_keys=deprecated, reason=reason)
 
 
-_NO_QUEUES: Final = "What shares a task shares it without queues, and hands on the same objects."
+_NO_QUEUES: Final = "Operators of one task pass elements on without queues, as the same objects."
 _PYTHON: Final = "Functions run in Spark's Python workers, which take whole batches."
 
 HARMLESS_FOREIGN: Final = (

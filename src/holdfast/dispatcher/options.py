@@ -21,8 +21,7 @@ REST_BIND_ADDRESS: Final = ConfigOption(
     "rest.bind-address",
     str,
     "127.0.0.1",
-    "The address on which a job manager listens. Any address but those of the loopback needs TLS: "
-    "rest.tls.certificate.",
+    "The address on which a job manager listens. Addresses other than the loopback need TLS (rest.tls.certificate).",
 )
 REST_ADDRESS: Final = ConfigOption[str | None](
     "rest.address",
@@ -55,7 +54,7 @@ MAX_SUBMISSION: Final = ConfigOption(
     "jobmanager.max-submission-size",
     MemorySize,
     100 << 20,
-    "Longest request of `holdfast submit`. A request is a third longer than its files.",
+    "Maximum length of a request of `holdfast submit`. A request is a third longer than its files.",
 )
 
 SPARE_PROCESSES: Final = ConfigOption(

@@ -412,7 +412,7 @@ def test_every_option_of_flink_is_known_with_its_default_and_its_older_names(lin
     [
         ("state.backend.rocksdb.memory.managed", "false", "no RocksDB backend"),
         ("state.backend.latency-track.keyed-state-enabled", "true", "not measured"),
-        ("state.backend.changelog.enabled", "true", "which is what a changelog is for"),
+        ("state.backend.changelog.enabled", "true", "so no changelog is needed"),
     ],
 )
 def test_what_has_no_meaning_is_refused_and_not_ignored(key, value, reason):

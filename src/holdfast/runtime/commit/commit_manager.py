@@ -54,8 +54,8 @@ MAX_PENDING: Final = ConfigOption(
     "sink.committer.max-pending-checkpoints",
     int,
     1,
-    "How many completed checkpoints may wait for their commits while the next epoch runs. With 0 an epoch begins after "
-    "the output of the epoch before is committed.",
+    "How many completed checkpoints may wait for their commits while the next epoch runs. With 0 an epoch starts only "
+    "after the output of the previous epoch is committed.",
 )
 
 T = TypeVar("T")

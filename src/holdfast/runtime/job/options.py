@@ -36,7 +36,7 @@ DEFAULT_PARALLELISM: Final = ConfigOption[int | None](
     "parallelism.default",
     int,
     None,
-    "Subtasks of keyed operators that set no parallelism; the default is Spark's default parallelism.",
+    "Number of subtasks of keyed operators that set no parallelism. The default is Spark's default parallelism.",
 )
 
 MAX_PARALLELISM: Final = ConfigOption[int | None](
@@ -60,8 +60,8 @@ RUNTIME_MODE: Final = ConfigOption(
     "execution.runtime-mode",
     RuntimeExecutionMode,
     RuntimeExecutionMode.STREAMING,
-    "Whether reductions of keyed streams emit their result after each element ('STREAMING'), or once a key, at the end "
-    "of bounded inputs ('BATCH'); 'AUTOMATIC' is 'BATCH' where all inputs of a stream are bounded.",
+    "When reductions of keyed streams emit results: after each element ('STREAMING'), or once for each key at the end "
+    "of bounded inputs ('BATCH'). 'AUTOMATIC' is 'BATCH' for streams whose inputs are all bounded.",
 )
 
 EXECUTION_TRIGGER: Final = ConfigOption(
@@ -77,9 +77,9 @@ PACKED_EXCHANGE: Final = ConfigOption(
     "execution.exchange.packed",
     bool,
     True,
-    "Whether elements go from one Python stage to the next in columns, many in one message, and not as rows of Spark. "
-    "Elements are rows in any case before Spark 4.1, out of inputs that Spark reads, on their way to operators that "
-    "order them, and where `spark.sql.execution.arrow.maxRecordsPerBatch` is 0 or above 200000.",
+    "Whether Python stages send elements to each other as columns, many in one message, and not as rows of Spark. "
+    "Elements are always rows before Spark 4.1, from inputs that Spark reads, to operators that order them, and if "
+    "`spark.sql.execution.arrow.maxRecordsPerBatch` is 0 or above 200000.",
 )
 
 PYTHON_FILES: Final = ConfigOption[list[str]](
@@ -94,7 +94,8 @@ START_FRESH: Final = ConfigOption(
     "execution.state-recovery.fresh",
     bool,
     False,
-    "Whether the job starts without state although it has checkpoints, which are kept until newer ones subsume them.",
+    "Whether the job starts with empty state although it has checkpoints. These are kept until newer ones subsume "
+    "them.",
 )
 
 KEEP_INPUTS: Final = ConfigOption[list[str]](
@@ -117,26 +118,27 @@ START_REQUEST: Final = ConfigOption(
     "execution.state-recovery.request",
     str,
     "",
-    "Name of the start that --fresh or -s requests. Each start happens once: a process that has died and is started "
-    "again in the same way goes on. Another name makes it another start.",
+    "Name of the start that --fresh or -s requests. Each start happens once: if its process dies and is started again "
+    "in the same way, the job continues. Another name makes it another start.",
 )
 
 IDENTICAL_FAILURES: Final = ConfigOption(
     "restart-strategy.identical-failures",
     int,
     3,
-    "How often in a row, without a completed checkpoint in between, the same error of the program (a function that "
-    "raises, a value of a wrong type, a null key, at the same operator), or an input that cannot be read, may end an "
-    "attempt before the job fails, whatever the restart strategy. 0 leaves it to the strategy, as in Flink.",
+    "The job fails when the same error of the program has ended this many attempts in a row without a completed "
+    "checkpoint in between, whatever the restart strategy is. Errors of the program are a function that raises, a "
+    "value of a wrong type and a null key, at the same operator, and an input that cannot be read. 0 leaves it to the "
+    "strategy, as in Flink.",
 )
 
 IDENTICAL_UNKNOWN_FAILURES: Final = ConfigOption(
     "restart-strategy.identical-unknown-failures",
     int,
     10,
-    "How often in a row, without a completed checkpoint in between, an attempt may end with the same error of unknown "
-    "kind (neither the program's nor the infrastructure's) before the job fails, whatever the restart strategy. "
-    "Numbers in the message are ignored. 0 leaves it to the strategy, as in Flink.",
+    "The job fails when the same error of unknown kind (neither the program's nor the infrastructure's) has ended "
+    "this many attempts in a row without a completed checkpoint in between, whatever the restart strategy is. Numbers "
+    "in the message are ignored. 0 leaves it to the strategy, as in Flink.",
 )
 
 
@@ -146,14 +148,14 @@ QUERY_ENABLE: Final = ConfigOption(
     "queryable-state.enable",
     bool,
     False,
-    "Whether the process that runs the job also answers queries of its queryable states.",
+    "Whether the process that runs the job also serves queries of its queryable states.",
 )
 
 QUERY_HOST: Final = ConfigOption(
     "queryable-state.host",
     str,
     "127.0.0.1",
-    "Address of the query server. For another address than the loopback set a token, and TLS unless the network is "
+    "Address of the query server. For an address other than the loopback set a token, and TLS unless the network is "
     "private.",
 )
 
@@ -161,16 +163,16 @@ QUERY_ADVERTISED_HOST: Final = ConfigOption[str | None](
     "queryable-state.advertised-host",
     str,
     None,
-    "Host under which other servers and clients reach this server; default: queryable-state.host, or the machine's "
-    "name if that means all addresses (0.0.0.0, ::).",
+    "Host under which other servers and clients reach this server. Default: queryable-state.host, or the machine's "
+    "name if that is all addresses (0.0.0.0, ::).",
 )
 
 QUERY_PORTS: Final = ConfigOption(
     "queryable-state.proxy.ports",
     str,
     "9069",
-    "Port of the server: one, a list '9069,9071' or a range '9069-9075', of which the first free one is taken; 0 is "
-    "any.",
+    "Port of the server: one port, a list '9069,9071' or a range '9069-9075'; the first free one is used. 0 is any "
+    "free port.",
     deprecated_keys=("query.proxy.ports",),
     fallback_keys=("queryable-state.server.ports", "query.server.ports"),
 )
@@ -188,7 +190,7 @@ QUERY_SERVER_TOKEN: Final = ConfigOption[str | None](
 )
 
 QUERY_TLS_CERTIFICATE: Final = ConfigOption[str | None](
-    "queryable-state.tls.certificate", str, None, "File with the server's certificate chain (PEM); turns TLS on."
+    "queryable-state.tls.certificate", str, None, "File with the server's certificate chain (PEM). It enables TLS."
 )
 
 QUERY_TLS_KEY: Final = ConfigOption[str | None](
@@ -199,7 +201,7 @@ QUERY_TLS_AUTHORITY: Final = ConfigOption[str | None](
     "queryable-state.tls.authority",
     str,
     None,
-    "File with the certificates that other servers' certificates are checked against (PEM).",
+    "File with the certificate authorities (PEM) that verify the certificates of other servers.",
 )
 
 QUERY_POLL_INTERVAL: Final = ConfigOption(
@@ -211,58 +213,62 @@ QUERY_POLL_INTERVAL: Final = ConfigOption(
 )
 
 QUERY_MAX_MESSAGE: Final = ConfigOption(
-    "queryable-state.max-message-size", MemorySize, 16 * 1024 * 1024, "Longest request and longest answer."
+    "queryable-state.max-message-size", MemorySize, 16 * 1024 * 1024, "Maximum length of a request and of an answer."
 )
 
-QUERY_MAX_KEYS: Final = ConfigOption("queryable-state.max-keys", int, 100_000, "Most keys of one request.")
+QUERY_MAX_KEYS: Final = ConfigOption("queryable-state.max-keys", int, 100_000, "Maximum number of keys of one request.")
 
 QUERY_MAX_IN_FLIGHT: Final = ConfigOption(
-    "queryable-state.max-in-flight", int, 256, "Most requests of one connection that wait for a checkpoint or a server."
+    "queryable-state.max-in-flight",
+    int,
+    256,
+    "Maximum number of requests of one connection that wait for a checkpoint or a server.",
 )
 
 QUERY_MAX_CONNECTIONS: Final = ConfigOption(
     "queryable-state.max-connections",
     int,
     1_000,
-    "Most connections of a server, of clients and other servers that have shown the token; others count apart.",
+    "Maximum number of connections of a server, by clients and other servers that have sent the token. Other "
+    "connections are counted separately.",
 )
 
 QUERY_MAX_CONNECTIONS_OF_ADDRESS: Final = ConfigOption(
     "queryable-state.max-connections-per-address",
     int,
     500,
-    "Most of these connections that come from one address (of IPv6: from one network of 64 bits).",
+    "Maximum number of these connections from one address (IPv6: from one network of 64 bits).",
 )
 
 QUERY_MAX_STRANGERS: Final = ConfigOption(
     "queryable-state.max-unauthenticated-connections",
     int,
     128,
-    "Most connections on which no token, or without one no greeting, has been shown yet. When there is one more, the "
-    "one of the address with the most of them ends that has waited longest.",
+    "Maximum number of connections that have not sent the token yet, or the greeting if there is no token. One more "
+    "closes the oldest one of the address with the most of them.",
 )
 
 QUERY_GREETING_TIMEOUT: Final = ConfigOption(
     "queryable-state.handshake-timeout",
     DurationType,
     10_000,
-    "How long a client may take until it has shown the token; the handshake of TLS is within that time.",
+    "Time limit for a client to complete the TLS handshake and to send the token.",
 )
 
 QUERY_IDLE_TIMEOUT: Final = ConfigOption(
     "queryable-state.idleness-timeout",
     DurationType,
     30 * 60_000,
-    "After this time without a request a connection ends on which nothing is waited for, after twice the time at "
-    "most. Clients make another one when they need it.",
+    "A connection without pending requests is closed after this time without a request, and at the latest after twice "
+    "this time. Clients open a new one when they need it.",
 )
 
 QUERY_MAX_WAITING: Final = ConfigOption[int | None](
     "queryable-state.max-waiting-size",
     MemorySize,
     None,
-    "Most bytes of requests that wait and of answers that are not read yet, of all connections together; else 16 times "
-    "queryable-state.max-message-size. Beyond that requests are refused until there is room again.",
+    "Maximum total size of waiting requests and unread answers of all connections. Default: 16 times "
+    "queryable-state.max-message-size. Further requests are rejected until there is room.",
 )
 
 QUERY_WITHOUT_MEANING: Final = tuple(
@@ -285,16 +291,16 @@ REST_ENABLE: Final = ConfigOption(
     bool,
     True,
     "Whether the process that runs the job serves REST on the loopback, to clients that can read the token in the "
-    "job's directory. The commands savepoint, checkpoint, stop, cancel and rescale need it, and the web page and "
-    "Prometheus. A job manager turns it on in the processes of its jobs.",
+    "job's directory. The commands savepoint, checkpoint, stop, cancel and rescale, the web page and Prometheus need "
+    "it. A job manager enables it in the processes of its jobs.",
 )
 
 REST_PORT: Final = ConfigOption(
     "rest.bind-port",
     str,
     "0",
-    "Port of the REST interface: one, a list '8081,8083' or a range '8081-8090', of which the first free one is taken; "
-    "0 is any.",
+    "Port of the REST interface: one port, a list '8081,8083' or a range '8081-8090'; the first free one is used. 0 "
+    "is any free port.",
     fallback_keys=("rest.port",),
 )
 
@@ -302,73 +308,76 @@ REST_STORE_DURATION: Final = ConfigOption(
     "rest.async.store-duration",
     DurationType,
     5 * 60 * 1000,
-    "How long the result of a savepoint or checkpoint that was requested over REST can be fetched. 0: as long as the "
-    "job runs.",
+    "How long the result of a savepoint or checkpoint that was requested over REST is kept. 0: as long as the job "
+    "runs.",
 )
 
 REST_CONNECTIONS: Final = ConfigOption(
     "rest.server.max-connections",
     int,
     64,
-    "Most connections of the REST interface that have shown the token; one more is answered with 503.",
+    "Maximum number of REST connections that have sent the token. One more gets 503.",
 )
 
 REST_CONNECTIONS_OF_ADDRESS: Final = ConfigOption(
-    "rest.server.max-connections-per-address", int, 48, "Most of these connections that come from one address."
+    "rest.server.max-connections-per-address", int, 48, "Maximum number of these connections from one address."
 )
 
 REST_STRANGERS: Final = ConfigOption(
     "rest.server.max-unauthenticated-connections",
     int,
     32,
-    "Most connections of the REST interface that have not shown the token yet. When there is one more, the one of the "
-    "address with the most of them is answered with 503 that has waited longest.",
+    "Maximum number of REST connections that have not sent the token yet. One more closes the oldest one of the "
+    "address with the most of them, with 503.",
 )
 
 REST_THREADS: Final = ConfigOption(
-    "rest.server.numThreads", int, 8, "Most requests that are served at one time; others wait."
+    "rest.server.numThreads", int, 8, "Maximum number of requests that are processed at a time; others wait."
 )
 
 REST_REQUEST_TIMEOUT: Final = ConfigOption(
     "rest.server.request-timeout",
     DurationType,
     10_000,
-    "How long a request may take until it has arrived, how long it waits for a thread, and how long its client may "
-    "take to read the answer. A job manager gives a minute unless this is set.",
+    "Time limit for the arrival of a request, for its wait for a thread, and for its client to read the response. The "
+    "default of a job manager is one minute.",
 )
 
 REST_MAX_HEADER: Final = ConfigOption(
-    "rest.server.max-header-size", MemorySize, 16 * 1024, "Longest first line and headers of a request."
+    "rest.server.max-header-size",
+    MemorySize,
+    16 * 1024,
+    "Maximum length of the first line and the headers of a request.",
 )
 
 REST_MAX_BODY: Final = ConfigOption(
-    "rest.server.max-content-length", MemorySize, 1024 * 1024, "Longest body of a request."
+    "rest.server.max-content-length", MemorySize, 1024 * 1024, "Maximum length of the body of a request."
 )
 
 REST_HOSTS: Final = ConfigOption[list[str]](
     "rest.server.allowed-hosts",
     list,
     [],
-    "Names, without a port, such as that of a proxy in front, that the Host header of a request may have besides "
-    "localhost, addresses of the loopback and, of a job manager, rest.bind-address and rest.address. Others get "
-    "421, which protects against DNS rebinding of browsers.",
+    "Further names, without a port, that the Host header of a request may have, such as the name of a proxy. "
+    "localhost, loopback addresses and, for a job manager, rest.bind-address and rest.address are always allowed. "
+    "Other names get 421, which protects against DNS rebinding of browsers.",
 )
 
 REST_METRICS_TOKEN_FILE: Final = ConfigOption[str | None](
     "rest.metrics.token-file",
     str,
     None,
-    "File with a token that scrapers may send at /metrics instead of the interface's own, which is new with each "
-    "process. It is valid for nothing else.",
+    "File with a token that scrapers may send to /metrics instead of the interface's own token, which is new with "
+    "each process. It is not valid for other paths.",
 )
 
 OTLP_ENDPOINT: Final = ConfigOption[str | None](
     "metrics.reporter.otel.exporter.endpoint",
     str,
     None,
-    "Where an OpenTelemetry collector takes metrics by OTLP over HTTP, such as http://collector:4318/v1/metrics. "
-    "Headers and certificates are taken from the environment, as OTEL_EXPORTER_OTLP_HEADERS and _CERTIFICATE. Needs "
-    "the extra 'otel'.",
+    "URL of an OpenTelemetry collector that accepts metrics by OTLP over HTTP, such as "
+    "http://collector:4318/v1/metrics. Headers and certificates are read from the environment "
+    "(OTEL_EXPORTER_OTLP_HEADERS, _CERTIFICATE). Needs the extra 'otel'.",
 )
 
 OTLP_INTERVAL: Final = ConfigOption(
@@ -387,12 +396,12 @@ LATENCY_HISTORY: Final = ConfigOption(
     "metrics.latency.history-size",
     int,
     128,
-    "Number of the last latency markers of a source of which a task reports the quantiles.",
+    "Number of latency markers of a source, the last ones, over which a task computes the quantiles.",
 )
 
 EXCEPTION_HISTORY: Final = ConfigOption(
     "web.exception-history-size",
     int,
     16,
-    "How many of the failures that restarted the job are kept.",
+    "How many failures that restarted the job are kept.",
 )
