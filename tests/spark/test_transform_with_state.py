@@ -11,6 +11,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 import holdfast.spark
 from holdfast.datastream import ParquetFileSink, StreamExecutionEnvironment
 from holdfast.errors import ConfigurationError
+from tests.documentation import ROOT, blocks
 from tests.spark.processors.programs import INPUT, PROGRAMS, Processor, RunningCount, SessionsByTimer, Started, at
 
 pytestmark = [pytest.mark.spark]
@@ -29,6 +30,12 @@ def environment(spark, tmp_path):
         "restart-strategy.type": "none",
     }
     return StreamExecutionEnvironment.get_execution_environment(options, spark=spark)
+
+
+def test_the_program_of_the_page_on_processors_runs(spark, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    [block] = blocks(ROOT / "docs" / "from-transform-with-state.md", "python spark")
+    exec(compile(block.padded, str(block.page), "exec"), {"__name__": "__main__"})
 
 
 def test_a_processor_starts_from_initial_state_and_resumes_from_its_checkpoint(spark, tmp_path):
