@@ -2,31 +2,83 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any, Final
+
 import click
 
 from holdfast import __version__
-from holdfast.cli.checkpoints import checkpoints, diff, inspect
-from holdfast.cli.job_manager import jobmanager, list_jobs, logs, submit
-from holdfast.cli.query import query
-from holdfast.cli.replay import replay
-from holdfast.cli.run import info, run
-from holdfast.cli.running_job import cancel, checkpoint, rescale, savepoint, stop
-from holdfast.cli.state import state
-from holdfast.cli.state_server import state_server
+
+_COMMANDS: Final = {
+    "cancel": ("running_job", "cancel", "End a running job for good."),
+    "checkpoint": ("running_job", "checkpoint", "Take a checkpoint of a running job now."),
+    "checkpoints": ("checkpoints", "checkpoints", "List the completed checkpoints in DIR."),
+    "demo": ("demo", "demo", "Kill a job in the middle, and lose nothing."),
+    "diff": ("checkpoints", "diff", "Show what differs between two checkpoints."),
+    "doctor": ("doctor", "doctor", "Check what jobs need on this machine."),
+    "info": ("run", "info", "Show the steps of SCRIPT, or a submitted JOB."),
+    "inspect": ("checkpoints", "inspect", "Show the states of a checkpoint or savepoint."),
+    "jobmanager": ("job_manager", "jobmanager", "Run submitted jobs until SIGTERM."),
+    "list": ("job_manager", "list_jobs", "List the running jobs in DIR, or submitted ones."),
+    "logs": ("job_manager", "logs", "Print the output of a submitted job."),
+    "new": ("new", "new", "Make a project: a program and its test."),
+    "query": ("query", "query", "Print the state of keys of a running job."),
+    "replay": ("replay", "replay", "Run the epochs after CHECKPOINT once more."),
+    "rescale": ("running_job", "rescale", "Change the parallelism of a running job."),
+    "run": ("run", "run", "Run SCRIPT, a Python program, as a job."),
+    "savepoint": ("running_job", "savepoint", "Take a savepoint of a running job."),
+    "state": ("state", "state", "Read and change the state of snapshots."),
+    "state-server": ("state_server", "state_server", "Answer queries of the jobs in DIR."),
+    "stop": ("running_job", "stop", "Stop a running job with a savepoint."),
+    "submit": ("job_manager", "submit", "Submit SCRIPT to the job manager."),
+    "ui": ("ui", "ui", "Open the web page of a running job."),
+}
+"""The module of each command, its name there, and its summary, so that the list of commands imports none of them."""
+
+_EXAMPLES: Final = (
+    "\b\nExamples:\n"
+    "  holdfast demo\n"
+    "  holdfast new my_project\n"
+    "  holdfast run job.py -D execution.checkpointing.dir=/data/checkpoints"
+)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class LazyCommand(click.Command):
+    """A command whose module is imported when it is used.
+
+    Args:
+        name: Its name on the command line.
+        module: The module of this package that defines it.
+        attribute: Its name in that module.
+        summary: The first line of its help.
+    """
+
+    def __init__(self, name: str, module: str, attribute: str, summary: str) -> None:
+        super().__init__(name, short_help=summary)
+        self._module = module
+        self._attribute = attribute
+
+    def load(self) -> click.Command:
+        """Return the command itself."""
+        command: click.Command = getattr(import_module(f"{__name__}.{self._module}"), self._attribute)
+        return command
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        return self.load().make_context(info_name, args, parent, **extra)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=_EXAMPLES)
 @click.version_option(__version__, prog_name="holdfast")
 def main() -> None:
-    """Run PySpark jobs with Flink's state, and look at their checkpoints."""
+    """Run PySpark jobs with Flink's state, and look at their checkpoints.
+
+    `holdfast COMMAND --help` shows the options of a command, with examples.
+    """
 
 
-for command in (
-    *(run, info, list_jobs, checkpoints, inspect, diff),
-    *(savepoint, checkpoint, stop, cancel, rescale),
-    *(query, state_server, state, replay),
-    *(jobmanager, submit, logs),
-):
-    main.add_command(command)
+for _name, (_place, _attribute, _summary) in _COMMANDS.items():
+    main.add_command(LazyCommand(_name, _place, _attribute, _summary))
 
-__all__ = ["main"]
+__all__ = ["LazyCommand", "main"]

@@ -65,9 +65,9 @@ def _exit(error: HoldfastError) -> NoReturn:
     sys.exit(exit_code_of(error))
 
 
-def echo(line: str) -> None:
-    """Print a line; a surrogate, in a name or a message, is printed as its escape."""
-    click.echo(line.encode(errors="backslashreplace").decode())
+def echo(line: str, *, err: bool = False) -> None:
+    """Print a line, or write it to standard error; a surrogate, in a name or a message, is printed as its escape."""
+    click.echo(line.encode(errors="backslashreplace").decode(), err=err)
 
 
 def examples(*commands: str) -> str:

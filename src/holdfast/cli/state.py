@@ -214,11 +214,16 @@ _uid = click.option("--uid", required=True, metavar="UID", help="The operator.")
 _state = click.option("--state", "name", required=True, metavar="STATE", help="The state; `timers` means all timers.")
 
 
-@click.group()
+@click.group(
+    epilog=examples(
+        "holdfast state sql /data/checkpoints 'select count(*) from aircraft.last'",
+        "holdfast state export /data/checkpoints --uid aircraft --state last --to last.parquet",
+    )
+)
 def state() -> None:
     """Read and change the state of snapshots.
 
-    States of savepoints and checkpoints are tables.
+    The states of a savepoint or checkpoint are tables.
     """
 
 

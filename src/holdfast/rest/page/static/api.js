@@ -24,6 +24,14 @@ export function hasToken() {
   return sessionStorage.getItem(KEY) !== null;
 }
 
+// `holdfast ui` opens #token=... or #/job/ID&token=...: the token goes into this tab, and out of the address.
+export function takeToken() {
+  const [, place, token] = /^#(|\/job\/[0-9a-f]{32}&)token=([\w-]+)$/.exec(location.hash) ?? [];
+  if (token === undefined) return;
+  sessionStorage.setItem(KEY, token);
+  history.replaceState(null, "", location.pathname + (place && `#${place.slice(0, -1)}`));
+}
+
 async function once(method, path, body, token) {
   const headers = {};
   if (token) headers.Authorization = `Bearer ${token}`;

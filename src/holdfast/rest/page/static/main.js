@@ -1,6 +1,6 @@
 // Which view is shown, how it stays fresh, and what is said when nobody answers.
 
-import { forgetToken, get, hasToken, onTokenNeeded, Refused } from "/page/api.js";
+import { forgetToken, get, hasToken, onTokenNeeded, Refused, takeToken } from "/page/api.js";
 import { ask } from "/page/dialog.js";
 import { h, put } from "/page/dom.js";
 import { moment } from "/page/format.js";
@@ -140,8 +140,10 @@ function explain(error) {
 }
 
 addEventListener("hashchange", () => {
+  takeToken();
   go();
   main.focus({ preventScroll: true });
 });
 document.addEventListener("visibilitychange", () => document.hidden || refresh());
+takeToken();
 go();
