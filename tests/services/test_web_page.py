@@ -23,7 +23,7 @@ from holdfast.runtime.exchange.task_report import EpochReport, StepReport, TaskR
 from tests.browser import chromium, visitor
 from tests.stories.cluster import Cluster
 from tests.stories.process import ROOT
-from tests.stories.served import Running, until
+from tests.stories.served import Running, holdfast, until
 from tests.unit.runtime.realtime.test_real_time_metrics import program_of
 from tests.unit.runtime.realtime.test_real_time_metrics import running as running_in_real_time
 
@@ -290,6 +290,30 @@ def test_the_token_is_asked_for_until_it_is_right_and_goes_with_the_tab(
     with visitor(browser) as page:
         page.goto(url)
         page.get_by_label("Bearer token").wait_for()
+
+
+def test_the_url_of_holdfast_ui_opens_the_page_and_leaves_the_address_at_once(
+    browser: Any, start: Callable[..., Running], tmp_path: Path
+) -> None:
+    job = start()
+    address = job.client.address
+    found = holdfast("ui", tmp_path, "--no-browser")
+    with visitor(browser) as page:
+        page.goto(found.stdout.strip())
+        page.get_by_role("heading", level=1, name="words").wait_for()
+        assert page.url == f"{address.url}/#/job/{address.job_id}"
+        assert page.evaluate("document.cookie + JSON.stringify(localStorage)") == "{}"
+        page.get_by_role("button", name="Log out").click()
+        page.get_by_label("Bearer token").wait_for()
+        page.goto(f"{address.url}/#token={address.bearer_token}")  # in the tab that asks for a token
+        page.get_by_role("heading", level=1, name="words").wait_for()
+        assert address.bearer_token not in page.url
+    leads = tmp_path / "leads.html"
+    leads.write_text(f'<meta http-equiv="refresh" content="0;url={found.stdout.strip().replace("&", "&amp;")}">')
+    with browser.new_context() as context:
+        page = context.new_page()
+        page.goto(leads.as_uri())
+        page.get_by_role("heading", level=1, name="words").wait_for()
 
 
 def test_everything_is_reached_with_the_keyboard_and_the_focus_is_seen(

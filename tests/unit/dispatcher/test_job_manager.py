@@ -223,6 +223,8 @@ def test_without_elections_one_job_manager_runs_jobs_on_its_host(tmp_path: Path,
     until(lambda: alone.status(other.id, "FAILED")["last_failure"].startswith(reason), "its process has ended")
     assert "state: FAILED" in alone.run("info", other.id)
     assert "raised ValueError" in alone.run("logs", other.id)
+    assert re.fullmatch(r"http://127.0.0.1:\d+/#token=[\w-]+\n", alone.run("ui", "--no-browser"))
+    assert f"/#/job/{job.id}&token=" in alone.run("ui", job.id, "--no-browser")
     result = asked(tmp_path / "manager", f"jobs/{other.id}/execution-result")["job-execution-result"]
     assert (result["application-status"], result["failure-cause"]["class"]) == ("FAILED", "JobExecutionError")
     assert asked(tmp_path / "manager", f"jobs/{job.id}/execution-result") == {"status": {"id": "IN_PROGRESS"}}

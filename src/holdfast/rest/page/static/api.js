@@ -25,11 +25,13 @@ export function hasToken() {
 }
 
 // `holdfast ui` opens #token=... or #/job/ID&token=...: the token goes into this tab, and out of the address.
+// Returns whether there was one.
 export function takeToken() {
   const [, place, token] = /^#(|\/job\/[0-9a-f]{32}&)token=([\w-]+)$/.exec(location.hash) ?? [];
-  if (token === undefined) return;
+  if (token === undefined) return false;
   sessionStorage.setItem(KEY, token);
   history.replaceState(null, "", location.pathname + (place && `#${place.slice(0, -1)}`));
+  return true;
 }
 
 async function once(method, path, body, token) {

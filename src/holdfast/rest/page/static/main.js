@@ -140,7 +140,7 @@ function explain(error) {
 }
 
 addEventListener("hashchange", () => {
-  takeToken();
+  if (takeToken()) return location.reload();
   go();
   main.focus({ preventScroll: true });
 });
