@@ -90,6 +90,19 @@ def test_the_wheel_has_all_files_of_the_web_page(wheel: Path) -> None:
     assert packed == {file.relative_to(ROOT / "src").as_posix() for file in files}
 
 
+def test_a_new_project_is_tested_and_a_machine_is_checked_without_spark(tmp_path: Path, wheel: Path) -> None:
+    installed = environment(tmp_path, wheel, "pytest", python="oldest")
+    assert not re.search(r"^pyspark ", installed, re.MULTILINE)
+    program = tmp_path / "environment" / "bin"
+    run(program / "holdfast", "new", "tide_words", directory=tmp_path)
+    told = run(program / "python", "-m", "pytest", directory=tmp_path / "tide_words")
+    assert "3 passed" in told
+    checked = subprocess.run([program / "holdfast", "doctor"], capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stderr) == (1, "")
+    assert re.search(r"^problem +pyspark: .*\n +-> pip install 'holdfast\[spark\]'", checked.stdout, re.MULTILINE)
+    assert re.search(r"^OK +extra kafka: +no\. If a job needs it: pip install", checked.stdout, re.MULTILINE)
+
+
 @pytest.mark.parametrize("which", ["oldest", "newest"])
 def test_the_readme_runs_with_the_packages_of_the_extra(tmp_path: Path, wheel: Path, which: str) -> None:
     readme_runs(tmp_path, f"{wheel}[spark]", python=which)
@@ -121,6 +134,7 @@ def readme_runs(directory: Path, *wanted: str, python: str) -> None:
     assert "[Row(word='rock', n=2)]" in run(program / "python", "collected.py", directory=directory)
     listed = run(program / "holdfast", "checkpoints", "checkpoints", directory=directory)
     assert "COMPLETED" in listed
+    assert "each of 48,000 rows exists once" in run(program / "holdfast", "demo", directory=directory)
 
 
 def environment(directory: Path, *wanted: str, python: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -43,33 +43,25 @@ _EXAMPLES: Final = (
 )
 
 
-class LazyCommand(click.Command):
-    """A command whose module is imported when it is used.
+class _Commands(click.Group):
+    """The commands; the module of each is imported when it is used, and not for the list of all."""
 
-    Args:
-        name: Its name on the command line.
-        module: The module of this package that defines it.
-        attribute: Its name in that module.
-        summary: The first line of its help.
-    """
-
-    def __init__(self, name: str, module: str, attribute: str, summary: str) -> None:
-        super().__init__(name, short_help=summary)
-        self._module = module
-        self._attribute = attribute
-
-    def load(self) -> click.Command:
-        """Return the command itself."""
-        command: click.Command = getattr(import_module(f"{__name__}.{self._module}"), self._attribute)
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, attribute, _ = _COMMANDS[cmd_name]
+        command: click.Command = getattr(import_module(f"{__name__}.{module}"), attribute)
         return command
 
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:
-        return self.load().make_context(info_name, args, parent, **extra)
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _COMMANDS[name][2]) for name in self.list_commands(ctx)])
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=_EXAMPLES)
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]}, epilog=_EXAMPLES)
 @click.version_option(__version__, prog_name="holdfast")
 def main() -> None:
     """Run PySpark jobs with Flink's state, and look at their checkpoints.
@@ -78,7 +70,4 @@ def main() -> None:
     """
 
 
-for _name, (_place, _attribute, _summary) in _COMMANDS.items():
-    main.add_command(LazyCommand(_name, _place, _attribute, _summary))
-
-__all__ = ["LazyCommand", "main"]
+__all__ = ["main"]

@@ -38,8 +38,8 @@ DIFF_COLUMNS = ("uid", "state", "change", "what", "before", "after")
 def checkpoints(directory: str, as_json: bool, properties: tuple[str, ...]) -> None:
     """List the completed checkpoints in DIR.
 
-    The retained ones, oldest first. DIR is the directory of a job, or the one set as execution.checkpointing.dir.
-    Status: COMPLETED, or DAMAGED with the reason on standard error.
+    Only retained checkpoints are listed, oldest first. DIR is the directory of a job, or the one set as
+    execution.checkpointing.dir. The status is COMPLETED, or DAMAGED, with the reason on standard error.
     """
     with errors_to_exit_codes():
         with closing(Registers(properties)) as registers:
@@ -119,7 +119,8 @@ def _checkpoint_cells(row: dict[str, Any]) -> list[str]:
 def inspect(path: str, as_json: bool, properties: tuple[str, ...]) -> None:
     """Show the states of a checkpoint or savepoint.
 
-    PATH is its directory or its _metadata file; of a job's directory the newest completed checkpoint is shown.
+    PATH is the directory of a checkpoint or savepoint, its _metadata file, or the directory of a job. For a job, the
+    newest completed checkpoint is shown.
     """
     with errors_to_exit_codes():
         checkpoint = checkpoint_at(path, properties)
@@ -156,7 +157,7 @@ def _state_cells(summary: StateSummary) -> list[str]:
 @click.argument("first", metavar="A")
 @click.argument("second", metavar="B")
 @click.option("--json", "as_json", is_flag=True, help="Print one object a line, one for each difference.")
-@click.option("--keys", "by_keys", is_flag=True, help="Show which keys of the states were added, removed and changed.")
+@click.option("--keys", "by_keys", is_flag=True, help="Show the keys that were added, removed or changed.")
 @click.option("--uid", metavar="UID", help="With --keys: only this operator.")
 @click.option("--state", metavar="STATE", help="With --keys: only this state.")
 @click.option("--to", "target", metavar="FILE", help="With --keys, --uid and --state: write a Parquet file.")
@@ -173,9 +174,9 @@ def diff(
 ) -> None:
     """Show what differs between two checkpoints.
 
-    A and B are checkpoints or savepoints: the directory or the _metadata file of one, or the directory of a job, whose
-    newest completed checkpoint is taken. They may be of different jobs; operators are matched by uid. What is the same
-    is not shown.
+    A and B are checkpoints or savepoints. Each is a directory, a _metadata file, or the directory of a job, whose
+    newest completed checkpoint is used. They may belong to different jobs; operators are matched by uid. Equal parts
+    are not shown.
     """
     if not by_keys and (uid, state, target) != (None, None, None):
         raise click.UsageError("--uid, --state and --to go with --keys.")

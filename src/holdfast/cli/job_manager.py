@@ -67,7 +67,7 @@ SUBMITTED = ("job", "name", "status", "last failure")
     "--files",
     multiple=True,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="File to put beside SCRIPT where it runs; modules (.py, .zip, .egg, .whl) also go to the workers.",
+    help="File that the job manager puts beside SCRIPT. Modules (.py, .zip, .egg, .whl) are also sent to the workers.",
 )
 @click.option("-p", "--parallelism", type=int, metavar="N", help="Set parallelism.default.")
 @click.option(
@@ -86,10 +86,10 @@ def submit(
 ) -> None:
     """Submit SCRIPT to the job manager.
 
-    SCRIPT is a Python program that executes one job; ARGS after -- are its own. The job's id is printed.
+    SCRIPT is a Python program that executes one job. ARGS after -- are the program's own. The job's id is printed.
 
     The command returns when the cluster has stored the job, before the job runs. Paths in ARGS are paths on the host of
-    the job manager. A job that has ended may be submitted again under its id, and continues from its newest checkpoint.
+    the job manager. You can submit a job that has ended again, under its id: it continues from its newest checkpoint.
     """
     with errors_to_exit_codes():
         options = options_of(properties)
@@ -115,8 +115,8 @@ def submit(
 def logs(job: str, follow: bool, everything: bool, properties: tuple[str, ...]) -> None:
     """Print the output of a submitted job.
 
-    JOB is the id of a submitted job. What its processes wrote to standard output and error is on the host of the
-    leading job manager, and begins there when that took the job over.
+    JOB is the id of a submitted job. The log has the standard output and error of the job's processes. It is on the
+    host of the leading job manager, and begins when that job manager took the job over.
     """
     with errors_to_exit_codes():
         options = options_of(properties)
@@ -154,9 +154,9 @@ def _next_leader(options: Any, job: str) -> tuple[JobManagerClient, dict[str, An
 def jobmanager(properties: tuple[str, ...]) -> None:
     """Run submitted jobs until SIGTERM.
 
-    Each job runs in a process of its own. With high-availability.type filesystem, zookeeper or kubernetes several job
-    managers may run: one leads, and when it dies another one continues all jobs from their newest checkpoints. Without
-    it, running jobs end with this process; each continues when it is submitted again under its id.
+    Each job runs in a process of its own. With high-availability.type filesystem, zookeeper or kubernetes, several job
+    managers can run. One leads. If it dies, another one continues all jobs from their newest checkpoints. Without high
+    availability, running jobs end with this process. Submit them again under their ids, and they continue.
     """
     with errors_to_exit_codes():
         log_to_stderr()
@@ -181,7 +181,7 @@ def jobmanager(properties: tuple[str, ...]) -> None:
     ),
 )
 @click.argument("directory", metavar="[DIR]", required=False)
-@click.option("-a", "--all", "everything", is_flag=True, help="Show also the jobs that do not run.")
+@click.option("-a", "--all", "everything", is_flag=True, help="Also show jobs that do not run.")
 @click.option("--json", "as_json", is_flag=True, help="Print one object a line.")
 @click.option("-r", "--running", is_flag=True, hidden=True, expose_value=False, help="Accepted: the default.")
 @where_option
@@ -189,10 +189,12 @@ def jobmanager(properties: tuple[str, ...]) -> None:
 def list_jobs(directory: str | None, everything: bool, as_json: bool, properties: tuple[str, ...]) -> None:
     """List the running jobs in DIR, or submitted ones.
 
-    With -a all jobs. DIR is the directory of a job, or the one set as execution.checkpointing.dir; without DIR, the
-    jobs of the leading job manager are listed. A job that no process of this host runs has the status of its register,
-    SUSPENDED if it can be resumed. "(3 failed)" behind a status is the number of attempts that failed in a row, without
-    a completed checkpoint between; --json has the last failure.
+    DIR is the directory of a job, or the one set as execution.checkpointing.dir. Without DIR, the jobs of the leading
+    job manager are listed.
+
+    If no process on this host runs a job, its status is that of its register: SUSPENDED means that it can be resumed.
+    "(3 failed)" behind a status is the number of attempts that failed in a row, without a completed checkpoint in
+    between. --json shows the last failure.
     """
     with errors_to_exit_codes():
         if directory is None:

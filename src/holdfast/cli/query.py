@@ -78,7 +78,7 @@ def query(
 ) -> None:
     """Print the state of keys of a running job.
 
-    JOB is the name or the id of a job. A text key is written as it is, any other key as JSON: several columns as a JSON
+    JOB is the name or the id of a job. Write a text key as it is, and any other key as JSON: several columns as a JSON
     list, an interval as its seconds. A key without state is printed as null.
     """
     if checkpoint is not None and (minimum is not None or watch):

@@ -67,12 +67,12 @@ def replay(
 ) -> None:
     """Run the epochs after CHECKPOINT once more.
 
-    Print what they emit. ARGS after -- are SCRIPT's own.
+    The command prints what these epochs emit. ARGS after -- are SCRIPT's own.
 
     Only a temporary directory is written: sinks print, the job's directory is only read, and sources are read from the
     recorded positions. If the next checkpoint still exists, the first epoch has exactly its rows and its processing
-    time; otherwise it has what the sources have now, and a time after the checkpoint's. Event time continues from the
-    watermarks after the checkpoint.
+    time. Otherwise it has the rows that the sources have now, and a time after the checkpoint's. Event time continues
+    from the watermarks after the checkpoint.
 
     With --pdb a breakpoint() of the program, or an exception of a function, stops in pdb in this terminal. This needs a
     local master of Spark, whose workers are on this machine.

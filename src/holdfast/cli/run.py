@@ -80,7 +80,7 @@ def run(
     ARGS after -- are the program's own.
 
     Exit codes: 0 the job ended; 1 it failed; 2 wrong usage, or a program that cannot run; 3 fenced: another process
-    took the job over; 4 the restore was refused; 130 Ctrl-C stopped the job.
+    took over the job; 4 the restore was refused; 130 Ctrl-C stopped the job.
     """
     if fresh and path is not None:
         raise click.UsageError("--fresh starts without state, -s PATH from a given one: choose one of them.")
@@ -119,10 +119,10 @@ def _options(
 def info(script: str, args: tuple[str, ...], properties: tuple[str, ...], as_json: bool) -> None:
     """Show the steps of SCRIPT, or a submitted JOB.
 
-    The program runs up to its first execute(): it may start Spark and read schemas, but no rows. Functions are opened,
-    to show their state. ARGS after -- are the program's own.
+    The program runs up to its first execute(): it can start Spark and read schemas, but reads no rows. Functions are
+    opened, to show their state. ARGS after -- are the program's own.
 
-    JOB is the id of a submitted job; what its job manager knows of it is shown. -D sets the cluster.
+    JOB is the id of a submitted job. Its details come from the job manager that -D names.
     """
     with errors_to_exit_codes():
         if is_submitted_job(script):

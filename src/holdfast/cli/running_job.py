@@ -52,12 +52,12 @@ def savepoint(
 ) -> None:
     """Take a savepoint of a running job.
 
-    Print its path; the job goes on. DIR is the directory of a job, the one set as execution.checkpointing.dir, or the
-    id of a submitted job. The savepoint is made in directory TARGET, which may be left out if the job has
-    execution.checkpointing.savepoint-dir set.
+    The command prints its path, and the job goes on. DIR is the directory of a job, the one set as
+    execution.checkpointing.dir, or the id of a submitted job. The savepoint is written below TARGET, by default below
+    the job's execution.checkpointing.savepoint-dir.
 
-    With --dispose PATH no job is needed: the savepoint is deleted, its document first, and only files of its own. If
-    that was interrupted, run the same command again.
+    --dispose PATH deletes a savepoint, and needs no job. Only files of the savepoint are deleted, its document first.
+    If the command was interrupted, run it again.
     """
     if (directory is None) == (disposed is None):
         raise click.UsageError("Name the job's DIR to take a savepoint, or --dispose PATH to delete one.")
@@ -95,8 +95,9 @@ def stop(
 ) -> None:
     """Stop a running job with a savepoint.
 
-    Print its path. If the savepoint fails, the job goes on. DIR is the directory of a job, or the id of a submitted
-    job. The job ends SUSPENDED: run again, it continues from its newest checkpoint, or from the savepoint with -s.
+    The command prints the path of the savepoint. If the savepoint fails, the job goes on. DIR is the directory of a
+    job, or the id of a submitted job. The job ends SUSPENDED. Run it again, and it continues from its newest
+    checkpoint, or from the savepoint with -s.
     """
     with errors_to_exit_codes():
         client = running_job(directory, job, properties)
@@ -114,9 +115,9 @@ def stop(
 def checkpoint(directory: str, job: str | None, timeout: float, as_json: bool, properties: tuple[str, ...]) -> None:
     """Take a checkpoint of a running job now.
 
-    Print its id; the job goes on, and retains the checkpoint for a while. DIR is the directory of a job, or the id of a
-    submitted job. A job takes checkpoints by itself; this is for one with a long execution.checkpointing.interval,
-    whose output becomes visible with its checkpoints.
+    The command prints its id, and the job goes on. DIR is the directory of a job, or the id of a submitted job. A job
+    takes checkpoints by itself. Use this command for a job with a long execution.checkpointing.interval, whose output
+    becomes visible with its checkpoints.
     """
     with errors_to_exit_codes():
         client = running_job(directory, job, properties)
@@ -168,8 +169,9 @@ def cancel(directory: str, job: str | None, properties: tuple[str, ...]) -> None
 def rescale(directory: str, parallelism: tuple[str, ...], job: str | None, properties: tuple[str, ...]) -> None:
     """Change the parallelism of a running job.
 
-    Of all operators with state, or of some by uid. DIR is the directory of a job, or the id of a submitted job. The
-    change is in force when the command returns, from the next epoch on, without a restart.
+    N is the new parallelism of all operators with state, UID=N that of one operator. DIR is the directory of a job, or
+    the id of a submitted job. When the command returns, the change applies from the next epoch on. The job does not
+    restart.
     """
     wanted = dict(_parsed(text) for text in parallelism)
     with errors_to_exit_codes():

@@ -290,9 +290,9 @@ def import_state(
 ) -> None:
     """Make a savepoint with a state from a file.
 
-    The savepoint at PATH is copied, with the state as the Parquet file has it, and the new path is printed. The file
-    has the columns that `export` writes; key_group and stamp may be missing. The savepoint at PATH is not changed, and
-    the new one does not need it.
+    The new savepoint is a copy of that at PATH, with the rows of the Parquet file as the state. Its path is printed.
+    The file has the columns that `export` writes; key_group and stamp are optional. The savepoint at PATH is not
+    changed, and the new one does not need it.
     """
     with errors_to_exit_codes():
         checkpoint = checkpoint_at(path, properties)
@@ -317,8 +317,9 @@ def import_state(
 def from_flink(path: str, target: str | None, uids: tuple[str, ...], leave_out: tuple[str, ...]) -> None:
     """Make a savepoint from one of Flink.
 
-    PATH is a canonical savepoint of Flink; the new path is printed. Without --to, the operators and states in it are
-    listed. State of PyFlink programs needs the descriptors of the program: use `FlinkSavepointReader` in Python.
+    PATH is a canonical savepoint of Flink. The path of the new savepoint is printed. Without --to, the operators and
+    states in it are listed. State of PyFlink programs needs the descriptors of the program: use
+    `FlinkSavepointReader` in Python.
     """
     with errors_to_exit_codes():
         reader = FlinkSavepointReader.read(path)
@@ -359,9 +360,9 @@ def from_spark(
 ) -> None:
     """Make a savepoint from a query of Spark.
 
-    CHECKPOINT is the checkpointLocation of a query that does not run. With --input, in the order in which the query
-    reads its sources, the job continues at their positions; set execution.state-recovery.changed-inputs.keep to these
-    inputs, to confirm that they read what the query read.
+    CHECKPOINT is the checkpointLocation of a query that does not run. Give --input once for each source of the query,
+    in the query's order: the job continues at the positions of the sources. Set
+    execution.state-recovery.changed-inputs.keep to these inputs, to confirm that they read what the query read.
     """
     from holdfast.spark.session import get_or_create
 

@@ -93,9 +93,9 @@ def state_server(
 ) -> None:
     """Answer queries of the jobs in DIR.
 
-    It runs until it is interrupted; jobs may start and end meanwhile. DIR is the directory of a job, or the one set as
-    execution.checkpointing.dir. With high availability the server registers with the leader of each job; without it,
-    with --leader or with nobody.
+    The server runs until it is interrupted. Jobs can start and end meanwhile. DIR is the directory of a job, or the one
+    set as execution.checkpointing.dir. With high availability, the server registers with the leader of each job, else
+    with --leader, if it is given.
     """
     if part is not None and key_groups is not None:
         raise click.UsageError("--part and --key-groups both say which key groups to hold: choose one of them.")
