@@ -43,8 +43,9 @@ def options_of(properties: Sequence[str]) -> Configuration:
     Raises:
         ConfigurationError: One has another form, or an unknown key.
     """
-    # The environment knows the options of all packages; without it a mistyped key would be found only at execute().
-    import holdfast.datastream.environment.stream_execution_environment  # noqa: F401
+    # These know the options of all packages; without them a mistyped key would be found only at execute().
+    import holdfast.datastream.environment.stream_execution_environment
+    import holdfast.dispatcher.options  # noqa: F401
 
     return Configuration.from_properties(properties)
 

@@ -134,8 +134,8 @@ class _Search:
 def ui(where: str | None, job: str | None, no_browser: bool, properties: tuple[str, ...]) -> None:
     """Open the web page of a running job.
 
-    The command prints the URL of the page with its token, and opens it in a browser. Who has the URL can control the
-    job.
+    The command prints the URL of the page with its token, and opens it in a browser. Everyone who has the URL can
+    control the job.
 
     DIR is the directory of a job, the one set as execution.checkpointing.dir, a directory above it, or the id of a
     submitted job. Without DIR, the command searches for a job manager, and for jobs in the current directory. -D
