@@ -6,7 +6,10 @@ SHELL := /bin/bash
 # `make test-spark SPARK=3.5.9` (or any target) works in an environment of its own with that version of Spark.
 SPARK ?=
 export SPARK
-VENV := .venv$(if $(SPARK),-spark-$(SPARK))
+# `make test-newest` and `make test-oldest` work in environments of their own, with a wheel of what is in src.
+DEPENDENCIES ?=
+export DEPENDENCIES
+VENV := .venv$(if $(SPARK),-spark-$(SPARK))$(if $(DEPENDENCIES),-$(DEPENDENCIES))
 PY := $(VENV)/bin/python
 # Several processes, because half of what tests of crashes do is wait, and three quarters of what those with a server do.
 # At most two of them have a Spark beside them, which is busy itself; tests/scheduling.py says which run what.
@@ -37,12 +40,12 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: help setup demo demo-ha demo-kafka demo-realtime soak chaos fuzz bench bench-quick downloads compile-tests test test-all test-again test-nojvm test-spark coverage lint types layers lock
+.PHONY: help setup demo demo-ha demo-kafka demo-realtime soak chaos fuzz bench bench-quick downloads compile-tests test test-all test-again test-nojvm test-spark test-newest test-oldest coverage lint types layers release lock
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-$(STAMP): pyproject.toml requirements-dev.lock requirements-java.lock scripts/setup.sh
+$(STAMP): pyproject.toml requirements-dev.lock requirements-java.lock scripts/setup.sh $(if $(DEPENDENCIES),$(shell git ls-files src))
 	@bash scripts/setup.sh
 
 setup: $(STAMP) ## Make .venv: pinned dependencies, Holdfast, and Java if the machine has none
@@ -133,6 +136,9 @@ test-nojvm: $(STAMP) ## Run those of `make test` that need no JVM and no other s
 test-spark: $(STAMP) $(CLASSES) $(KAFKA) ## Run the tests on real PySpark; SPARK=3.5.9 for another version
 	$(PYTEST) tests -n 2 -m "spark and not soak"
 
+test-newest test-oldest: test-%: ## Run the tests of test-nojvm with the newest, or the oldest, dependencies that pyproject allows
+	$(MAKE) DEPENDENCIES=$* $(if $(SPARK),test-spark,test-nojvm)
+
 coverage: $(STAMP) ## Measure what the tests of `make test-nojvm` cover
 	$(PYTEST) tests -n 4 -m "$(SHORT) and not spark and not services" $(COVERED)
 	$(PY) scripts/least_covered.py
@@ -146,6 +152,9 @@ types: $(STAMP) ## Check types (mypy --strict on src and tests/contract)
 
 layers: $(STAMP) ## Check the import layers of the package
 	$(VENV)/bin/lint-imports
+
+release: $(STAMP) $(PYTHONS) ## Build and check sdist, wheel and SBOM of this commit in dist/; uploads nothing
+	$(PY) scripts/release.py
 
 lock: $(STAMP) ## Renew the lock files from pyproject.toml
 	bash scripts/lock.sh

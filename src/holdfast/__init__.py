@@ -4,4 +4,4 @@ Nothing is imported here, so that a query client pays only for what it uses; the
 ``holdfast.datastream``.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -1,8 +1,8 @@
 """What the README says: `pip install '.[spark]'` into an environment that has nothing else, then its program runs.
 
-The environment of a developer has more than the wheel asks for, so nothing else shows what is missing there. A machine
-without the newest Python tries the newest that it has, or skips; the CI fails. Spark is the newest; `make soak` tries
-the others.
+The environment of a developer has more than the wheel asks for, so nothing else shows what is missing there. `make
+release` runs this with the wheel that it has built. A machine without the newest Python tries the newest that it has,
+or skips; the CI fails. Spark is the newest; `make soak` tries the others.
 """
 
 from __future__ import annotations
@@ -75,6 +75,8 @@ def interpreters() -> dict[tuple[int, int], str]:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if built := os.environ.get("HOLDFAST_WHEEL"):
+        return Path(built)
     directory = tmp_path_factory.mktemp("wheel")
     run(
         sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", directory, ROOT, directory=ROOT
@@ -106,6 +108,16 @@ def test_a_new_project_is_tested_and_a_machine_is_checked_without_spark(tmp_path
 @pytest.mark.parametrize("which", ["oldest", "newest"])
 def test_the_readme_runs_with_the_packages_of_the_extra(tmp_path: Path, wheel: Path, which: str) -> None:
     readme_runs(tmp_path, f"{wheel}[spark]", python=which)
+
+
+@pytest.mark.parametrize("which", ["oldest", "newest"])
+def test_the_harness_runs_without_spark_and_extras(tmp_path: Path, wheel: Path, which: str) -> None:
+    installed = environment(tmp_path, wheel, python=which)
+    assert "pyspark" not in installed
+    examples = blocks(ROOT / "docs" / "guide" / "testing.md", "python")
+    [block] = [example for example in examples if "OperatorHarness(" in example.text]
+    (tmp_path / "harness.py").write_text(block.text, encoding="utf-8")
+    run(tmp_path / "environment" / "bin" / "python", "harness.py", directory=tmp_path)
 
 
 @pytest.mark.soak
