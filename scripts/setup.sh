@@ -68,15 +68,16 @@ if [ -n "$dependencies" ]; then
     rm -f "$venv"/wheel/*.whl
     "$venv/bin/uv" build --quiet --wheel --out-dir "$venv/wheel" .
     wheel=$(echo "$venv"/wheel/*.whl)
-    # All extras of users; the tools of the tests come after these, and change only what they cannot work with.
     extras=$("$venv/bin/python" -c 'import tomllib
 extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]
-print(",".join(extra for extra in extras if extra != "dev"))')
+print(*(f"--extra={extra}" for extra in extras if extra != "dev"))')
     resolution=highest
     [ "$dependencies" = newest ] || resolution=lowest-direct
     uv_install() { "$venv/bin/uv" pip install --quiet --python "$venv/bin/python" "$@" ${spark:+"pyspark==$spark"}; }
-    uv_install --reinstall-package holdfast --upgrade --resolution "$resolution" "$wheel[$extras]"
-    uv_install "$wheel[$extras,dev]"
+    # shellcheck disable=SC2086 # several words
+    uv_install --upgrade --resolution "$resolution" -r pyproject.toml $extras
+    # The tools of the tests come after these, and change only what they cannot work with.
+    uv_install --reinstall-package holdfast "$wheel[dev]"
 elif [ -z "$spark" ]; then
     install --require-hashes -r requirements-dev.lock
 else
