@@ -32,6 +32,7 @@ REGISTRY := $(VENV)/registry/.done
 # The newest Python for the test of the wheel, 60 MB; without a network it takes the newest that the machine has, if CI is
 # not set.
 PYTHONS := .pythons
+ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 
 # Half of what a short-lived Python costs is to compile the package, and tests start thousands of them.
 unexport PYTHONDONTWRITEBYTECODE
@@ -40,7 +41,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: help setup demo demo-ha demo-kafka demo-realtime soak chaos fuzz bench bench-quick downloads compile-tests test test-all test-again test-nojvm test-spark test-newest test-oldest coverage lint types layers release lock
+.PHONY: help setup demo demo-ha demo-kafka demo-realtime soak chaos fuzz bench bench-quick downloads compile-tests test test-all test-again test-nojvm test-spark test-newest test-oldest coverage lint workflows types layers release lock
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -146,6 +147,9 @@ coverage: $(STAMP) ## Measure what the tests of `make test-nojvm` cover
 lint: $(STAMP) ## Check style (ruff)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+
+workflows: ## Check the workflows of GitHub (actionlint; it needs Go)
+	go run $(ACTIONLINT)
 
 types: $(STAMP) ## Check types (mypy --strict on src and tests/contract)
 	$(VENV)/bin/mypy

@@ -26,6 +26,11 @@ pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(3000)]
 OLDEST = (3, 11)
 PROMISED = re.findall(r"Python :: 3\.(\d+)", (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 NEWEST = (3, max(map(int, PROMISED)))
+OTHER_SPARKS = [
+    ("3.5.9", "oldest"),
+    *((spark, which) for spark in ("4.0.5", "4.1.4", "4.2.1") for which in ("oldest", "newest")),
+]
+"""The newest of each other Spark that is supported, with the Pythons that it runs with."""
 COLLECTED = """
 from holdfast.datastream import StreamExecutionEnvironment
 
@@ -121,10 +126,7 @@ def test_the_harness_runs_without_spark_and_extras(tmp_path: Path, wheel: Path, 
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(
-    ("spark", "which"),
-    [("3.5.9", "oldest"), *((spark, which) for spark in ("4.0.5", "4.1.4", "4.2.1") for which in ("oldest", "newest"))],
-)
+@pytest.mark.parametrize(("spark", "which"), OTHER_SPARKS)
 def test_the_readme_runs_on_another_spark(tmp_path: Path, wheel: Path, spark: str, which: str) -> None:
     readme_runs(tmp_path, f"{wheel}[spark]", f"pyspark=={spark}", python=which)
     shutil.rmtree(tmp_path / "environment")  # half a gigabyte
