@@ -40,6 +40,7 @@ def test_only_the_jobs_that_publish_write() -> None:
         for job, body in workflow["jobs"].items()
     }
     assert {job: scopes for job, scopes in writes.items() if scopes} == {
+        ("docs", "publish"): {"contents"},
         ("release", "attest"): {"attestations", "id-token"},
         ("release", "pypi"): {"id-token"},
         ("release", "github"): {"contents"},
