@@ -52,7 +52,7 @@ def chromium() -> Iterator[Browser]:
 @contextmanager
 def visitor(browser: Browser, **options: Any) -> Iterator[Page]:
     """Somebody who has not been here yet; fails the test if a script failed, or wanted what the policy forbids."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900}, **options)
+    context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
     page = context.new_page()
     page.set_default_timeout(MILLISECONDS)
     wrong: list[str] = []
@@ -65,6 +65,14 @@ def visitor(browser: Browser, **options: Any) -> Iterator[Page]:
     assert wrong == []
     assert elsewhere == [], "the page fetches nothing from elsewhere"
     context.close()
+
+
+def violations(page: Page) -> list[str]:
+    """What axe finds wrong with a page: rules of accessibility with the elements that break them."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    found = Axe().run(page).response["violations"]
+    return [f"{one['id']}: {[node['target'] for node in one['nodes']]}" for one in found]
 
 
 def _is_wrong(line: str) -> bool:

@@ -16,11 +16,12 @@ from holdfast.kernel.clock import SystemClock
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 from holdfast.kernel.restart_strategy import restart_strategy_from
+from holdfast.kernel.secret import get_logger
 from holdfast.rest.client import RestClient
 from holdfast.rest.server import RestServer
 from holdfast.runtime.epoch import EpochResult
 from holdfast.runtime.exchange.task_report import EpochReport, StepReport, TaskReport
-from tests.browser import chromium, visitor
+from tests.browser import chromium, violations, visitor
 from tests.stories.cluster import Cluster
 from tests.stories.process import ROOT
 from tests.stories.served import Running, holdfast, until
@@ -29,7 +30,7 @@ from tests.unit.runtime.realtime.test_real_time_metrics import running as runnin
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(240)]
 
-TABS = ("Graph", "Epochs", "Checkpoints", "State", "Exceptions", "Configuration")
+TABS = ("Graph", "Epochs", "Checkpoints", "State", "Exceptions", "Log", "Configuration")
 EVIL = '<img src=x onerror="alert(1)"><b>bold</b>'
 
 
@@ -65,6 +66,12 @@ def tab(page: Any, name: str) -> None:
     page.get_by_role("navigation", name="About the job").get_by_role("link", name=name).click()
 
 
+def legend(chart: Any) -> list[str]:
+    """Each series of a chart with the value that its legend shows."""
+    series = chart.locator(".u-legend .u-series").all()
+    return [" ".join(part.inner_text() for part in one.locator("th, td").all()) for one in series]
+
+
 def cells(page: Any, table: str) -> list[list[str]]:
     rows = page.get_by_role("region", name=table).locator("tbody tr")
     rows.first.wait_for()
@@ -82,13 +89,24 @@ def test_a_real_time_job_shows_where_its_time_goes(browser: Any, tmp_path: Path)
         graph = page.get_by_role("region", name="Graph of the job")
         source = graph.locator(".source").filter(has_text="waits")
         source.wait_for()
-        graph.get_by_role("link").nth(2).click()
+        graph.get_by_role("link", name="slow").click()
         titles = page.get_by_role("region", name="Subtasks, the busiest first").locator("thead th")
         titles.get_by_text("Busy now").wait_for()
         assert {"Back-pressured", "Idle", "Alignment", "Snapshot"} <= set(titles.all_inner_texts())
+        times = page.get_by_role("group", name="Time of the tasks of the chosen operator")
+        times.locator("canvas").wait_for()
+        times.get_by_text(re.compile("slow.*: busy [0-9]+%, back-pressured [0-9]+%, idle [0-9]+%")).wait_for()
+        source.click()
+        times.get_by_text(re.compile(r"numbers.*back-pressured ([5-9]\d|100)%")).wait_for()
+        assert [re.sub("[0-9]+", "1", text) for text in legend(times)[1:]] == [
+            "busy 1%",
+            "back-pressured 1%",
+            "idle 1%",
+        ]
+        assert page.get_by_role("region", name="Subtasks, the busiest first").count() == 0, "a source has none here"
         tab(page, "Epochs")
         [newest, *_] = cells(page, "The newest epochs")
-        assert any(cell.endswith("% slow") for cell in newest), newest
+        assert any(cell.endswith("% keyed_process (slow)") for cell in newest), newest
         tab(page, "Checkpoints")
         heads = page.get_by_role("region", name="Checkpoints and savepoints").locator("thead th")
         heads.get_by_text("Alignment").wait_for()
@@ -102,8 +120,8 @@ def test_every_page_shows_what_the_job_does(browser: Any, start: Callable[..., R
         log_in(page, job)
         assert page.get_by_text("RUNNING", exact=True).first.is_visible()
         assert [cells(page, "What has flowed")[0][at] for at in (0, 1, 2, 3)] == [
-            "collection",
-            "keyed_process",
+            "collection words",
+            "keyed_process count",
             "by key",
             "3",
         ]
@@ -131,12 +149,12 @@ def test_every_page_shows_what_the_job_does(browser: Any, start: Callable[..., R
         assert [row[:3] for row in cells(page, "Checkpoints and savepoints")][-1] == ["1", "checkpoint", "COMPLETED"]
         page.get_by_role("link", name="2", exact=True).click()
         [held] = cells(page, "Sizes by state")
-        assert held[:4] == ["count", "count", "value", "5"]
+        assert held[:4] == ["count", "keyed_process count", "value", "5"]
         page.get_by_label("Between").select_option("1")
         page.get_by_label("and", exact=True).select_option("3")
         page.get_by_role("button", name="Compare").click()
         differing = cells(page, "What differs between 1 and 3")
-        assert ["count", "count", "changed", "rows", "2", "5", "+3"] in differing
+        assert ["keyed_process count", "count", "changed", "rows", "2", "5", "+3"] in differing
 
         tab(page, "State")
         page.get_by_role("region", name="States").get_by_role("link", name="count").click()
@@ -148,7 +166,7 @@ def test_every_page_shows_what_the_job_does(browser: Any, start: Callable[..., R
         assert (key, value) == ("kelp", "2")
         page.get_by_label("Where", exact=True).fill("value < 2 and key != rock")
         page.get_by_role("button", name="Scan").click()
-        page.get_by_text("3 shown of 5 read").wait_for()
+        page.get_by_text("3 rows shown of 5 read").wait_for()
         assert sorted(row[0] for row in cells(page, "Rows of count")) == ["late", "sand", "silt"]
         page.get_by_label("Where", exact=True).fill("value is large")
         page.get_by_role("button", name="Scan").click()
@@ -159,6 +177,9 @@ def test_every_page_shows_what_the_job_does(browser: Any, start: Callable[..., R
 
         tab(page, "Exceptions")
         page.get_by_text("Nothing has failed").wait_for()
+        get_logger("holdfast.tests").warning("a line of the log")
+        tab(page, "Log")
+        page.get_by_role("region", name="Log of the job").get_by_text("holdfast.tests: a line of the log").wait_for()
         tab(page, "Configuration")
         assert ["s3.secret-key", "******"] in cells(page, "Options")
         assert "sesame" not in page.content()
@@ -179,8 +200,9 @@ def test_a_question_comes_before_each_action_and_its_outcome_after(
         page.get_by_role("button", name="Savepoint", exact=True).click()
         page.get_by_label("Directory").fill("not/absolute")
         page.get_by_role("button", name="Take a savepoint").click()
-        page.get_by_role("status").get_by_text("absolute").wait_for()
-        page.get_by_role("button", name="Savepoint", exact=True).click()
+        page.get_by_role("dialog").get_by_role("alert").get_by_text("absolute").wait_for()
+        assert page.get_by_label("Directory").input_value() == "not/absolute", "what was entered stays"
+        page.get_by_label("Directory").fill("")
         page.get_by_role("button", name="Take a savepoint").click()
         told = page.get_by_role("status").get_by_text("Savepoint: /").inner_text()
         assert (Path(told.removeprefix("Savepoint: ")) / "_metadata").exists()
@@ -189,10 +211,16 @@ def test_a_question_comes_before_each_action_and_its_outcome_after(
         page.get_by_label("count").fill("0")
         page.get_by_role("button", name="Rescale", exact=True).last.click()
         page.get_by_role("alert").get_by_text("at least 1").wait_for()
+        page.get_by_label("count").fill("1000")
+        page.get_by_role("button", name="Rescale", exact=True).last.click()
+        page.get_by_role("dialog").get_by_role("alert").get_by_text("128").wait_for()
+        assert page.get_by_label("count").input_value() == "1000"
         page.get_by_label("count").fill("5")
         page.get_by_role("button", name="Rescale", exact=True).last.click()
-        page.get_by_role("status").get_by_text("Rescaled: count to 5").wait_for()
+        page.get_by_role("status").get_by_text("Rescaled: keyed_process (count) to 5").wait_for()
         assert job.client.parallelism() == {"count": 5}
+        page.get_by_role("region", name="Graph of the job").get_by_role("link", name="count").click()
+        page.get_by_text(re.compile("Rescaled at .* the operator has read 2 rows and emitted 2 rows")).wait_for()
 
         page.get_by_role("button", name="Stop", exact=True).click()
         page.get_by_label("Directory").fill(str(tmp_path / "elsewhere"))
@@ -214,23 +242,192 @@ def test_a_job_is_cancelled(browser: Any, start: Callable[..., Running]) -> None
         assert job.master.status.value == "CANCELED"
 
 
-def test_a_job_that_dies_while_one_looks_is_told_of_and_what_was_seen_stays(
+def test_a_job_that_has_ended_stays_on_the_page_as_it_was(browser: Any, start: Callable[..., Running]) -> None:
+    job = start()
+    job.say("sand", "silt", "kelp")
+    until(lambda: job.client.get("epochs")["total"] == 2)
+    with visitor(browser, timezone_id="UTC") as page:
+        log_in(page, job)
+        cells(page, "What has flowed")
+        page.get_by_role("button", name="Cancel", exact=True).click()
+        page.get_by_role("button", name="Cancel the job").click()
+        banner = page.get_by_role("alert").get_by_text("The job ended at")
+        banner.wait_for()
+        assert re.fullmatch(
+            r"The job ended at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC \(CANCELED\)\. This page is not live any more: it "
+            r"keeps what it has seen last\.",
+            banner.inner_text(),
+        )
+        job.thread.join(30)
+        page.wait_for_timeout(500)
+        page.evaluate("window.dispatchEvent(new Event('hashchange'))")  # asks a process that is not there any more
+        page.wait_for_timeout(500)
+        banner.wait_for()
+        assert page.get_by_text("CANCELED", exact=True).first.is_visible()
+        assert page.get_by_role("button", name="Savepoint", exact=True).is_disabled()
+        assert cells(page, "What has flowed")[0][:2] == ["collection words", "keyed_process count"]
+        # Also what nobody has looked at before.
+        page.get_by_role("region", name="Graph of the job").get_by_role("link", name="count").click()
+        assert sum(int(row[1]) for row in cells(page, "Subtasks, the busiest first")) == 5
+        tab(page, "Epochs")
+        assert [row[0] for row in cells(page, "The newest epochs")] == ["2", "1"]
+        page.locator(".uplot canvas").first.wait_for()
+        tab(page, "Checkpoints")
+        assert cells(page, "Checkpoints and savepoints")[-1][:3] == ["1", "checkpoint", "COMPLETED"]
+        tab(page, "State")
+        cells(page, "States")
+        tab(page, "Log")
+        page.get_by_role("region", name="Log of the job").wait_for()
+        tab(page, "Configuration")
+        assert ["restart-strategy.type", "none"] in cells(page, "Options")
+        banner.wait_for()
+
+
+def test_a_job_that_fails_while_one_looks_says_so_and_why(browser: Any, start: Callable[..., Running]) -> None:
+    job = start()
+    with visitor(browser) as page:
+        log_in(page, job)
+        cells(page, "What has flowed")
+        job.say("poison")
+        page.get_by_role("alert").get_by_text("(FAILED)").wait_for()
+        job.thread.join(30)
+        assert cells(page, "What has flowed")[0][:2] == ["collection words", "keyed_process count"]
+        page.get_by_role("link", name="Last failure").click()
+        page.locator("pre").first.get_by_text('raise ValueError("this word is poison")').wait_for()
+
+
+def test_a_process_that_does_not_answer_is_reported_and_what_was_seen_stays(
     browser: Any, start: Callable[..., Running]
 ) -> None:
     job = start()
     with visitor(browser) as page:
         log_in(page, job)
         cells(page, "What has flowed")
-        job.say("poison")
-        job.thread.join(30)
-        assert job.master.status.value == "FAILED"
+        page.route("**/jobs/**", lambda route: route.abort())
         banner = page.get_by_role("alert").get_by_text("does not answer")
         banner.wait_for()
-        assert "What you see is from" in banner.inner_text()
-        assert cells(page, "What has flowed")[0][:2] == ["collection", "keyed_process"]
+        assert "What you see is from 2" in banner.inner_text()
+        assert cells(page, "What has flowed")[0][:2] == ["collection words", "keyed_process count"]
         page.get_by_role("button", name="Savepoint", exact=True).click()
+        page.get_by_label("Directory").fill("/somewhere")
         page.get_by_role("button", name="Take a savepoint").click()
-        page.get_by_role("status").get_by_text("does not answer").wait_for()
+        said = page.get_by_role("dialog").get_by_role("alert")
+        said.get_by_text("does not answer").wait_for()
+        assert "fetch" not in said.inner_text()
+        assert page.get_by_label("Directory").input_value() == "/somewhere"
+        page.get_by_role("button", name="Back").click()
+        page.unroute("**/jobs/**")
+        page.route("**/jobs/**", lambda route: route.fulfill(status=502, body="<h1>Bad gateway</h1>"))
+        page.get_by_role("alert").get_by_text("HTTP 502, without a reason. A proxy may have answered").wait_for()
+        page.unroute("**/jobs/**")
+        banner.wait_for(state="detached")
+        page.wait_for_function("!document.querySelector('.stale')")
+
+
+def test_one_of_a_thing_is_singular_and_times_have_a_date_and_the_zone_of_the_browser(
+    browser: Any, start: Callable[..., Running]
+) -> None:
+    job = start()
+    job.say("sand")
+    until(lambda: job.client.get("epochs")["total"] == 2)
+    with visitor(browser, timezone_id="Asia/Kolkata") as page:
+        log_in(page, job)
+        page.get_by_text(re.compile("ms, 1 row$")).wait_for()
+        page.get_by_text(re.compile(r"^since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\+5:30$")).wait_for()
+        page.get_by_text(re.compile(r"^Totals of rows and bytes count since \d{4}-.* UTC\+5:30, when this")).wait_for()
+        shown = page.get_by_role("main").inner_text()
+        assert not re.search(r"\b1 (rows|subtasks|files|epochs)\b", shown), shown
+        tab(page, "Epochs")
+        began = cells(page, "The newest epochs")[0][1]
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\+5:30", began)
+        rows = page.get_by_role("group", name="Rows a second")
+        rows.locator("canvas").wait_for()
+        time, rate = legend(rows)
+        assert re.fullmatch(rf"time {re.escape(began[:10])} .* UTC\+5:30", time)
+        assert re.fullmatch(r"rows/s [\d.,]+", rate), "the newest value, without a pointer over the chart"
+        phases = page.get_by_role("group", name="Time of an epoch, by phase")
+        assert len(legend(phases)) == 7
+        assert all(re.fullmatch(r"[a-z ]+ [\d.]+ m?s", text) for text in legend(phases)[1:]), legend(phases)
+        tab(page, "Checkpoints")
+        page.get_by_role("link", name="2", exact=True).click()
+        assert cells(page, "Operators in the checkpoint")[0][0] == "keyed_process count"
+
+
+def test_the_graph_fits_and_what_does_not_says_that_it_scrolls(browser: Any, start: Callable[..., Running]) -> None:
+    job = start(event_time=True)
+    with visitor(browser, viewport={"width": 1280, "height": 900}) as page:
+        log_in(page, job)
+        graph = page.get_by_role("region", name="Graph of the job")
+        hint = page.get_by_text("Scroll sideways for the rest of the graph.")
+        left, right = graph.get_by_role("link", name="count"), graph.get_by_role("link", name="sink")
+        right.wait_for()
+        assert not hint.is_visible() and right.bounding_box()["x"] > left.bounding_box()["x"]  # type: ignore[index]
+        page.set_viewport_size({"width": 400, "height": 900})
+        page.wait_for_function(
+            "() => { const [one, two] = document.querySelectorAll('.graph a.node');"
+            " return one.getBoundingClientRect().bottom < two.getBoundingClientRect().top; }"
+        )
+        assert not hint.is_visible(), "in a narrow window it goes down"
+        assert page.evaluate("document.documentElement.scrollWidth") == 400, "the page itself does not scroll sideways"
+        flowed = page.get_by_role("region", name="What has flowed")
+        assert flowed.get_attribute("data-more") == "right"
+        assert page.evaluate("getComputedStyle(document.querySelector('[data-more=right]')).maskImage") != "none"
+        flowed.evaluate("(element) => element.scrollTo(100, 0)")
+        page.wait_for_function("document.querySelector('[data-more=\"left right\"]')")
+        page.wait_for_timeout(2500)
+        assert flowed.get_attribute("data-more") == "left right", "what comes meanwhile leaves it there"
+        page.set_viewport_size({"width": 800, "height": 900})
+        hint.wait_for()
+        assert graph.get_attribute("data-more") == "right"
+        graph.evaluate("(element) => element.scrollTo(10000, 0)")
+        page.wait_for_function("document.querySelector('.graph').dataset.more === 'left'")
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    delay = {f"restart-strategy.fixed-delay.{name}": value for name, value in (("attempts", 1000), ("delay", "20 ms"))}
+    job = Running(
+        tmp_path_factory.mktemp("judged"), event_time=True, **{"restart-strategy.type": "fixed-delay"}, **delay
+    )
+    job.engine.inputs.append({"words": ["poison"]})
+    until(lambda: job.client.get()["restarts"])
+    job.engine.inputs[1] = {"words": ["kelp", "sand", "silt"]}
+    until(lambda: job.client.get("epochs")["total"] >= 2)
+    yield job
+    job.end()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1280, 1920])
+def test_axe_finds_nothing_in_any_view(browser: Any, judged: Running, width: int, scheme: Any) -> None:
+    with visitor(browser, viewport={"width": width, "height": 900}, color_scheme=scheme) as page:
+        page.goto(judged.client.address.url)
+        page.get_by_label("Bearer token").wait_for()
+        assert violations(page) == [], "the token"
+        log_in(page, judged)
+        graph = page.get_by_role("region", name="Graph of the job")
+        graph.get_by_role("link", name="count").click()
+        cells(page, "Subtasks, the busiest first")
+        assert violations(page) == [], "Graph"
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        for name, shown in {
+            "Epochs": ".uplot canvas",
+            "Checkpoints": "tbody a",
+            "State": "tbody a",
+            "Exceptions": "pre",
+            "Log": "pre",
+            "Configuration": "tbody",
+        }.items():
+            tab(page, name)
+            page.locator(shown).first.wait_for()
+            if name in ("Checkpoints", "State"):
+                page.locator(shown).first.click()
+                page.get_by_role("region", name="Rows of count" if name == "State" else "Sizes by state").wait_for()
+            assert violations(page) == [], name
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+        page.get_by_role("button", name="Rescale", exact=True).click()
+        page.get_by_role("button", name="Rescale", exact=True).last.wait_for()
+        assert violations(page) == [], "a dialog"
 
 
 def test_a_failure_is_shown_with_the_traceback_of_the_function(browser: Any, start: Callable[..., Running]) -> None:
@@ -243,7 +440,7 @@ def test_a_failure_is_shown_with_the_traceback_of_the_function(browser: Any, sta
         text = page.locator("pre").first.inner_text()
         assert 'raise ValueError("this word is poison")' in text
         assert text.splitlines()[-1] == "ValueError: this word is poison"
-        page.get_by_text("operator count").first.wait_for()
+        page.get_by_text("operator keyed_process count").first.wait_for()
         job.engine.inputs[1] = {"words": ["sand"]}
         until(lambda: job.client.get()["tries-in-a-row"] == 0)
         page.get_by_role("link", name="Last failure").wait_for(state="detached")
@@ -463,6 +660,8 @@ def test_two_hundred_jobs_are_listed_and_found(browser: Any) -> None:
             page.keyboard.press("Enter")
             page.get_by_text("200 of 200 jobs, 150 running").wait_for()
             assert len(cells(page, "Jobs")) == 200
+            page.get_by_text("No job has ended yet.").wait_for()
+            assert violations(page) == []
             page.get_by_text(re.compile("^leading job manager .* jobs taken over: 1$")).wait_for()
             page.get_by_label("Filter").fill("job 19")
             page.get_by_text("11 of 200 jobs").wait_for()
@@ -505,6 +704,22 @@ def test_a_job_manager_has_the_same_page_for_jobs_in_processes_of_their_own(brow
             told = page.get_by_role("status").get_by_text("Stopped. Savepoint: ").inner_text()
             assert str(tmp_path / "savepoints") in told
             page.get_by_text("SUSPENDED", exact=True).first.wait_for()
+            page.get_by_role("alert").get_by_text("(SUSPENDED)").wait_for()
             assert page.get_by_role("button", name="Savepoint", exact=True).is_disabled()
+            cells(page, "States")
+            tab(page, "Epochs")
+            cells(page, "The newest epochs")
+            tab(page, "Log")
+            page.get_by_role("region", name="Log of the job").get_by_text("holdfast").wait_for()
+            page.get_by_role("link", name="Holdfast").click()
+            [[name, state, ended, *_]] = cells(page, "Ended jobs, newest first")
+            assert (name, state) == ("words", "SUSPENDED") and re.match(r"\d{4}-\d\d-\d\d ", ended)
+            page.get_by_text("No job runs. Submit one").wait_for()
+            page.reload()
+            page.get_by_role("link", name="words").click()
+            page.get_by_role("alert").get_by_text("this page has not seen it run").wait_for()
+            page.get_by_text("Ran for", exact=True).wait_for()
+            tab(page, "Log")
+            page.get_by_role("region", name="Log of the job").get_by_text("holdfast").wait_for()
     finally:
         cluster.close()

@@ -190,13 +190,13 @@ class JobManagerApi(Routes):
             raise HttpError(status, message)
         return Response({"jobid": str(job_id), "name": name}, 202)
 
-    @serves("GET", "/jobs/:jobid", schema.DETAILS)
+    @serves("GET", "/jobs/:jobid", schema.DETAILS, query=job_schema.DETAILS_QUERY)
     def details(self, request: Request) -> Response:
         """The details of a job: a summary, and while its process runs also operators, plan, and the last epoch."""
         entry = self._entry(request.path["jobid"])
         if entry.phase is Phase.RUNNING:
             try:
-                found = self._forward(entry, "GET", "", {}).body
+                found = self._forward(entry, "GET", f"?{urlencode(request.query)}" if request.query else "", {}).body
             except HttpError:
                 return Response(self._summary(entry))
             assert isinstance(found, dict)
@@ -253,7 +253,7 @@ class JobManagerApi(Routes):
         ]
         return Response({"exceptionHistory": {"entries": entries, "truncated": entry.failures > len(entries)}})
 
-    @serves("GET", "/jobs/:jobid/log", schema.LOG, query=schema.LOG_QUERY)
+    @serves("GET", "/jobs/:jobid/log", job_schema.LOG, query=job_schema.LOG_QUERY)
     def log(self, request: Request) -> Response:
         """A part of the log of a job, from an offset in bytes, or its last bytes."""
         entry = self._entry(request.path["jobid"])

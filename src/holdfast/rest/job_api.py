@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, Final
@@ -13,6 +15,7 @@ from holdfast.rest.checkpoint_api import failure_json
 from holdfast.rest.http import HttpError, Request, Response
 from holdfast.rest.metric_samples import collect_metrics, collect_samples
 from holdfast.rest.prometheus import exposition
+from holdfast.rest.recent_log import RecentLog
 from holdfast.rest.route import STRING, serves
 from holdfast.rest.schema import flow_schema, job_schema, rescale_schema
 from holdfast.runtime.exchange.real_time_metrics import OperatorRates, SubtaskMetrics, TaskTime, by_operator, least_idle
@@ -23,6 +26,7 @@ from holdfast.runtime.master.job_metrics import EdgeFlow, JobFlow, SubtaskFlow, 
 from holdfast.runtime.master.metric_catalog import to_json
 
 RESCALE_SECONDS: Final = 60.0
+_WATCH_SLACK_SECONDS: Final = 2.0
 _APPLICATION_STATUS: Final = {
     JobStatus.FINISHED: "SUCCEEDED",
     JobStatus.CANCELED: "CANCELED",
@@ -72,7 +76,41 @@ class JobGraph:
             }
             for flow in self._flow.subtasks(uid)
         ]
-        return {**self._vertex(step), "now": self._master.job.clock.now_ms(), "subtasks": subtasks}
+        since = self._flow.rescaled(uid) or self._master.history.start_time
+        return {
+            **self._vertex(step),
+            "now": self._master.job.clock.now_ms(),
+            "subtasks-since": since,
+            "subtasks": subtasks,
+        }
+
+    def back_pressure(self, uid: str) -> dict[str, Any] | None:
+        """Return the back-pressure of an operator or a source as Flink does, None if there is none with this uid.
+
+        Flink calls numbers that it does not have "deprecated". Epoch jobs have none, as no task waits for another one.
+        """
+        plan = self._plan
+        sources = () if plan is None else (source.uid for job in plan.epoch_jobs for source in job.sources)
+        if uid not in {*sources, *(step.uid for step in self._steps())}:
+            return None
+        subtasks = by_operator(self._master.job.engine.task_metrics()).get(uid)
+        if not subtasks:
+            return {"status": "deprecated"}
+        return {
+            "status": "ok",
+            "backpressure-level": _level(max(one.time.back_pressured for one in subtasks)),
+            "end-timestamp": self._master.job.clock.now_ms(),
+            "subtasks": [
+                {
+                    "subtask": one.subtask,
+                    "backpressure-level": _level(one.time.back_pressured),
+                    "ratio": one.time.back_pressured / 1000,
+                    "idleRatio": one.time.idle / 1000,
+                    "busyRatio": one.time.busy / 1000,
+                }
+                for one in subtasks
+            ],
+        }
 
     @property
     def _plan(self) -> JobPlan | None:
@@ -94,7 +132,7 @@ class JobGraph:
             "parallelism": max(1, step.parallelism),
             "tasks": len(flows),
             "status": self._master.status.value,
-            "metrics": _numbers(flows),
+            "metrics": _numbers([self._flow.total(step.uid)]),
             "skew": {
                 "read-records": _skew([flow.records_in for flow in flows]),
                 "busy-time": _skew([flow.busy_ms for flow in flows]),
@@ -165,7 +203,7 @@ class JobGraph:
         if flow is None and port.kind == "step" and len(step.inputs) == 1:
             # A chained operator in the same task: no bytes are exchanged, and each element is read once.
             flows = self._flow.subtasks(step.uid)
-            flow = EdgeFlow(sum(one.records_in for one in flows), 0, sum(one.last_in for one in flows), 0)
+            flow = EdgeFlow(self._flow.total(step.uid).records_in, 0, sum(one.last_in for one in flows), 0)
         return {
             "num": number,
             "id": origin.name,
@@ -221,6 +259,11 @@ def _numbers(flows: Sequence[SubtaskFlow]) -> dict[str, Any]:
     }
 
 
+def _level(back_pressured: int) -> str:
+    """Return Flink's word for the back-pressured milliseconds of a second."""
+    return "ok" if back_pressured <= 100 else "low" if back_pressured <= 500 else "high"
+
+
 def _skew(values: Sequence[float]) -> float:
     """Return maximum divided by mean: 1 if evenly distributed, 0 without values."""
     total = sum(values)
@@ -232,12 +275,19 @@ class JobApi:
 
     Args:
         master: The job's master.
+        log: The log of this process; None for an empty one.
     """
 
-    def __init__(self, master: JobMaster) -> None:
+    def __init__(self, master: JobMaster, log: RecentLog | None = None) -> None:
         self._master = master
+        self._log = log or RecentLog()
         self._id = str(master.job.job_id)
         self._graph = JobGraph(master)
+        self._watched_until = 0.0
+
+    def linger(self, seconds: float) -> None:
+        """Wait until clients that watch the job have had the time to see how it ended, at most for some seconds."""
+        time.sleep(max(0.0, min(seconds, self._watched_until - time.monotonic())))
 
     def not_ready_reason(self) -> str | None:
         """Return why the process is not ready, None if the job runs or the process stands by. Does not block."""
@@ -257,9 +307,12 @@ class JobApi:
         tasks = {"total": sum(max(1, step.parallelism) for step in self._steps())}
         return Response({"jobs": [summary | {"tasks": tasks, "pending-operators": 0}]})
 
-    @serves("GET", "/jobs/:jobid", job_schema.DETAILS)
+    @serves("GET", "/jobs/:jobid", job_schema.DETAILS, query=job_schema.DETAILS_QUERY)
     def details(self, request: Request) -> Response:
         """The details of a job: operators, plan, and the last epoch."""
+        watch = request.query.get("watch", 0)
+        if watch:
+            self._watched_until = max(self._watched_until, time.monotonic() + watch / 1000 + _WATCH_SLACK_SECONDS)
         history = self._master.history.entered
         vertices = self._graph.vertices()
         running = self._master.status.value
@@ -275,6 +328,7 @@ class JobApi:
                 "plan": self._graph.plan(),
                 "pending-operators": 0,
                 "progress": self._progress(),
+                "engine-url": self._master.job.engine.web_url,
             }
         )
 
@@ -323,6 +377,13 @@ class JobApi:
         ]
         truncated = len(failures) > limit or self._master.history.has_forgotten
         return Response({"exceptionHistory": {"entries": entries, "truncated": truncated}})
+
+    @serves("GET", "/jobs/:jobid/log", job_schema.LOG, query=job_schema.LOG_QUERY)
+    def log(self, request: Request) -> Response:
+        """A part of the log of a job, from an offset in bytes, or its last bytes."""
+        offset, text, end = self._log.read(request.query.get("offset"), request.query.get("tail"))
+        is_over = self._master.status.is_terminal_state()
+        return Response({"offset": offset, "next": end, "text": text, "ended": is_over, "host": socket.gethostname()})
 
     @serves("PATCH", "/jobs/:jobid", job_schema.EMPTY, status=202, query=job_schema.CANCEL_QUERY, refusals=(308, 409))
     def cancel(self, request: Request) -> Response:
@@ -468,6 +529,15 @@ class FlowApi:
         """An operator with its subtasks."""
         uid = request.path["vertexid"]
         found = self._graph.vertex(uid)
+        if found is None:
+            raise HttpError(404, f"The job has no operator {uid!r:.80}.")
+        return Response(found)
+
+    @serves("GET", "/jobs/:jobid/vertices/:vertexid/backpressure", flow_schema.BACK_PRESSURE)
+    def back_pressure(self, request: Request) -> Response:
+        """The back-pressure of an operator or a source of a real-time job in the last second."""
+        uid = request.path["vertexid"]
+        found = self._graph.back_pressure(uid)
         if found is None:
             raise HttpError(404, f"The job has no operator {uid!r:.80}.")
         return Response(found)

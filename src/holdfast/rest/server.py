@@ -11,6 +11,7 @@ import json
 import secrets
 import ssl
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from holdfast.rest.client import AddressFile
 from holdfast.rest.http import HttpError, RequestHead, Response, parse_body, probe_response
 from holdfast.rest.job_api import FlowApi, JobApi, RescaleApi
 from holdfast.rest.page.page_files import is_page_request, page_file
+from holdfast.rest.recent_log import RecentLog
 from holdfast.rest.route import Routes, bind_routes
 from holdfast.rest.state_api import StateApi
 from holdfast.runtime.job.options import (
@@ -274,7 +276,7 @@ _OF_A_JOB: Final[dict[str, str]] = {
     "GET /jobs/:jobid/vertices/:vertexid/*": _SUBTASKS,
     "GET /jobs/:jobid/taskmanagers*": _SPARK,
     "GET /jobs/:jobid/jobmanager/*": "The options of a job are at /jobs/:jobid/config, and its log is at "
-    "/jobs/:jobid/log of its job manager.",
+    "/jobs/:jobid/log.",
     "GET /taskmanagers*": _SPARK,
     "POST /taskmanagers*": _SPARK,
     "GET /datasets*": "Jobs keep no data sets, only output and checkpoints.",
@@ -324,9 +326,15 @@ _BACKLOG: Final = 1024
 _CLOSE_SECONDS: Final = 2.0
 
 
-def job_routes(master: JobMaster) -> Routes:
-    jobs, checkpoints = JobApi(master), CheckpointApi(master)
-    routes = Routes(str(master.job.job_id), checkpoints.linger)
+def job_routes(master: JobMaster, log: RecentLog | None = None) -> Routes:
+    jobs, checkpoints = JobApi(master, log), CheckpointApi(master)
+
+    def linger(seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        checkpoints.linger(seconds)
+        jobs.linger(max(0.0, deadline - time.monotonic()))
+
+    routes = Routes(str(master.job.job_id), linger)
     routes.not_ready_reason = jobs.not_ready_reason
     for api in (jobs, FlowApi(master), StateApi(master), checkpoints, RescaleApi(master)):
         routes.serve(*bind_routes(api))
@@ -393,7 +401,8 @@ class RestServer:
         """Stop listening after running requests have been answered. Blocks.
 
         Args:
-            linger: Seconds for which clients may still fetch the results of triggered operations.
+            linger: Seconds for which clients may still fetch the results of triggered operations, and the end of the
+                job if they watch it.
         """
         if self._loop is not None:
             self._routes.linger(linger)
@@ -476,9 +485,11 @@ class EmbeddedRestServer(JobObserver):
         self._bearer = secrets.token_urlsafe(32)
         options = master.job.configuration
         ports, limits = ports_from(options, REST_PORT), limits_from(options)
-        self._server = RestServer(job_routes(master), self._bearer, ports, limits)
+        self._log = RecentLog()
+        self._server = RestServer(job_routes(master, self._log), self._bearer, ports, limits)
         self._file = AddressFile(master.job.directory)
         self._url = master.rest_url = self._server.start()
+        self._log.start()
         logger.info("REST of job %r is served at %s", master.job.name, self._url)
 
     def leads(self, token: int) -> None:
@@ -490,8 +501,9 @@ class EmbeddedRestServer(JobObserver):
         self._file.publish(self._url, self._bearer, token)
 
     def ended(self) -> None:
-        """Close the server after clients have fetched the result of a stop with savepoint, or after some seconds."""
+        """Close the server after clients have fetched their savepoint and seen the job's end, or after some seconds."""
         self._server.close(_SHUTDOWN_LINGER_SECONDS)
+        self._log.stop()
         self._file.withdraw()
 
 

@@ -105,6 +105,7 @@ class SparkEngine(Engine):
     def _prepare(self, job: JobDescriptor, positions: Mapping[str, Any] | None, token: int, rules: InputRules) -> None:
         self._failure = None
         self._is_set_up = False
+        self.web_url = self._user_session.sparkContext.uiWebUrl
         self._last_batch = -1
         options = Configuration(dict(job.configuration))
         checkpoints = CoordinatorConfiguration.from_options(options)

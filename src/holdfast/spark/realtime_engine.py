@@ -57,6 +57,7 @@ class SparkRealTimeEngine(RealTimeEngine):
     ) -> SourceCoordinator:
         self._listeners = SourceListeners(plan.sources)
         with translate_fatal("preparing the sources"):
+            self.web_url = self._session.sparkContext.uiWebUrl
             return SourceCoordinator(
                 plan,
                 positions,

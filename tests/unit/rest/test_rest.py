@@ -320,7 +320,7 @@ def test_what_has_no_meaning_on_spark_is_answered_with_the_reason(job: Running) 
         "GET accumulators": "have no accumulators",
         "PATCH clientHeartbeat": "No client is attached",
         "POST coordinators/count": "no coordinators",
-        "GET vertices/count/backpressure": "Spark runs the tasks",
+        "GET vertices/count/accumulators": "Spark runs the tasks",
         "GET vertices/count/watermarks": "Spark runs the tasks",
     }
     for target, reason in wanted.items():

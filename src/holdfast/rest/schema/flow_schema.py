@@ -163,7 +163,45 @@ _SUBTASK: Final = record(
         "real-time": nullable(record(_LIVE_SUBTASK)),
     }
 )
-VERTEX: Final = component("Vertex", record({**_VERTEX, "now": INTEGER, "subtasks": array(_SUBTASK)}))
+VERTEX: Final = component(
+    "Vertex",
+    record(
+        {
+            **_VERTEX,
+            "now": INTEGER,
+            "subtasks-since": described(
+                "Time from which the subtasks count: start of the process, or rescale.", INTEGER
+            ),
+            "subtasks": array(_SUBTASK),
+        }
+    ),
+)
+
+_LEVEL: Final = described("ok up to 0.1, low up to 0.5.", choice("ok", "low", "high"))
+_RATIO: Final = {"type": "number", "minimum": 0, "maximum": 1}
+BACK_PRESSURE: Final = component(
+    "BackPressure",
+    record(
+        {
+            "status": described(
+                "deprecated without numbers: in epoch jobs, and while tasks start.", choice("ok", "deprecated")
+            )
+        },
+        {
+            "backpressure-level": described("That of the most back-pressured subtask.", _LEVEL),
+            "end-timestamp": INTEGER,
+            "subtasks": array(
+                record(
+                    {
+                        "subtask": integer(0),
+                        "backpressure-level": _LEVEL,
+                        **dict.fromkeys(("ratio", "idleRatio", "busyRatio"), _RATIO),
+                    }
+                )
+            ),
+        },
+    ),
+)
 
 _FLOW: Final = dict.fromkeys(("records", "bytes", "last-records", "last-bytes"), nullable(integer(0)))
 _INPUT: Final = record(

@@ -62,14 +62,3 @@ SUBMISSION: Final = component(
 SUBMITTED: Final = component("Submitted", record({"jobid": STRING, "name": STRING}))
 _STOP: Final = "To stop a job, POST to /jobs/:jobid/stop."
 CANCEL_QUERY: Final = record(None, {"mode": choice("cancel", refused={"stop": (400, _STOP)})})
-LOG: Final = component(
-    "Log", record({"offset": integer(0), "next": integer(0), "text": STRING, "ended": FLAG, "host": STRING})
-)
-_BYTES: Final = integer(0, 10**18 - 1)
-LOG_QUERY: Final = record(
-    None,
-    {
-        "offset": described("Offset of the first byte.", _BYTES),
-        "tail": described("Number of bytes from the end of the log.", _BYTES),
-    },
-)

@@ -68,7 +68,18 @@ _DETAILS: Final[Mapping[str, Schema]] = {
     "plan": PLAN,
     "pending-operators": integer(0),
     "progress": nullable(PROGRESS),
+    "engine-url": described("Web interface of Spark; null if it is off.", nullable(STRING)),
 }
+DETAILS_QUERY: Final = record(
+    None,
+    {
+        "watch": described(
+            "Milliseconds until the client asks again. A process whose job ends waits for that, at most some seconds, "
+            "so that the client sees the end.",
+            integer(1, 60_000),
+        )
+    },
+)
 DETAILS: Final = component("JobDetails", record(_DETAILS))
 PROCESS_DETAILS: Final = record({**_DETAILS, **DISPATCHER_FIELDS})
 CONFIG: Final = component(
@@ -151,3 +162,15 @@ REQUIREMENTS_REQUEST: Final = component(
     mapping(record({"parallelism": record({"upperBound": integer(1)}, {"lowerBound": integer(1)})}), least=1),
 )
 RESCALING_QUERY: Final = record(None, {"parallelism": integer(1)})
+
+LOG: Final = component(
+    "Log", record({"offset": integer(0), "next": integer(0), "text": STRING, "ended": FLAG, "host": STRING})
+)
+_BYTES: Final = integer(0, 10**18 - 1)
+LOG_QUERY: Final = record(
+    None,
+    {
+        "offset": described("Offset of the first byte.", _BYTES),
+        "tail": described("Number of bytes from the end of the log.", _BYTES),
+    },
+)

@@ -160,11 +160,13 @@ class Engine(ABC):
         source_tasks: Number of tasks that read the sources; 0 where the sources decide.
         fires_timers: Whether tasks fire processing-time timers when they are due, and not in an epoch for them.
         tasks_merge: Whether tasks may merge runs: they know exactly the version before the epoch.
+        web_url: URL of the engine's own web interface; None if it has none, or is not prepared.
     """
 
     source_tasks: int = 0
     fires_timers: bool = False
     tasks_merge: bool = True
+    web_url: str | None = None
 
     @abstractmethod
     def prepare(self, job: JobDescriptor, positions: Mapping[str, Any] | None, token: int, rules: InputRules) -> None:

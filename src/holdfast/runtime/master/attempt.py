@@ -319,8 +319,8 @@ class JobAttempt(EpochDriver):
             raise
         self._control.parallelism = wanted
         after = _parallelism(plan)
-        self._reports.flow.forget(uid for uid, number in before.items() if after.get(uid) != number)
         times = (started, self._job.clock.now_ms())
+        self._reports.flow.rescale([uid for uid, number in before.items() if after.get(uid) != number], times[1])
         self._control.rescales.record(request.parallelism, before, after, times)
         request.future.set_result(None)
 

@@ -228,6 +228,20 @@ class SubtaskFlow:
         )
 
 
+def _total(flows: Iterable[SubtaskFlow]) -> SubtaskFlow:
+    total = SubtaskFlow(0)
+    for flow in flows:
+        total = replace(
+            total,
+            records_in=total.records_in + flow.records_in,
+            records_out=total.records_out + flow.records_out,
+            bytes_in=total.bytes_in + flow.bytes_in,
+            busy_ms=total.busy_ms + flow.busy_ms,
+            saving_ms=total.saving_ms + flow.saving_ms,
+        )
+    return total
+
+
 @dataclass(frozen=True)
 class EdgeFlow:
     """Metrics of one edge between operators, or from a source to an operator.
@@ -251,13 +265,22 @@ class JobFlow:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._subtasks: dict[str, dict[int, SubtaskFlow]] = {}
+        self._ended: dict[str, list[SubtaskFlow]] = {}
+        self._rescaled: dict[str, int] = {}
         self._edges: dict[tuple[str, str], EdgeFlow] = {}
 
-    def forget(self, uids: Iterable[str]) -> None:
-        """Reset the metrics of operators whose subtasks change."""
+    def rescale(self, uids: Iterable[str], now: int) -> None:
+        """Begin with new subtasks of operators; the operators keep the totals of the earlier ones.
+
+        Args:
+            uids: Operators whose number of subtasks changes.
+            now: Milliseconds since 1970.
+        """
         with self._lock:
             for uid in uids:
-                self._subtasks.pop(uid, None)
+                subtasks = self._subtasks.pop(uid, {})
+                self._ended[uid] = [_total([*self._ended.get(uid, ()), *subtasks.values()])]
+                self._rescaled[uid] = now
 
     def on_epoch_accepted(self, result: EpochResult) -> None:
         """Count an accepted epoch."""
@@ -280,6 +303,16 @@ class JobFlow:
         """Return the subtasks of an operator, by index; empty before its first epoch."""
         with self._lock:
             return sorted(self._subtasks.get(uid, {}).values(), key=lambda flow: flow.subtask)
+
+    def total(self, uid: str) -> SubtaskFlow:
+        """Return the sum of all subtasks of an operator, with those before rescales; its index has no meaning."""
+        with self._lock:
+            return _total([*self._ended.get(uid, ()), *self._subtasks.get(uid, {}).values()])
+
+    def rescaled(self, uid: str) -> int | None:
+        """Return the time of the last rescale of an operator in milliseconds since 1970; None before the first."""
+        with self._lock:
+            return self._rescaled.get(uid)
 
     def edge(self, origin: str, uid: str) -> EdgeFlow | None:
         """Return the metrics of an edge; None before its first rows."""

@@ -103,6 +103,24 @@ def test_behind_a_slow_stage_the_one_before_is_back_pressured(tmp_path: Path) ->
         assert 0 < slow["read-records"] < 1100, "two subtasks, 2 ms each"
 
 
+def test_rest_calls_back_pressure_as_flink_does(tmp_path: Path) -> None:
+    with running(program_of(0.002, 5000), tmp_path) as master:
+        client = RestClient.find(master.job.directory)
+
+        def pressure(uid: str) -> Any:
+            return client.get(f"vertices/{uid}/backpressure")
+
+        for uid in ("numbers", "keys"):
+            found = until(lambda uid=uid: (told := pressure(uid)).get("backpressure-level") == "high" and told)
+            assert found["status"] == "ok" and found["end-timestamp"] > 0
+            assert max(one["ratio"] for one in found["subtasks"]) > 0.5
+            for one in found["subtasks"]:
+                assert one["ratio"] + one["busyRatio"] + one["idleRatio"] == pytest.approx(1)
+        assert until(lambda: pressure("slow").get("backpressure-level") == "ok")
+        with pytest.raises(RestError, match="no operator 'nobody'"):
+            pressure("nobody")
+
+
 def test_with_little_input_all_are_idle(tmp_path: Path) -> None:
     with running(program_of(0, 5), tmp_path) as master:
         for uid in ("numbers", "keys", "slow", "out"):
@@ -272,6 +290,8 @@ def test_the_answers_of_rest_are_as_the_openapi_document_says(tmp_path: Path) ->
             "/jobs/{jobid}",
             "/jobs/{jobid}/epochs",
             "/jobs/{jobid}/vertices/{vertexid}",
+            "/jobs/{jobid}/vertices/{vertexid}/backpressure",
+            "/jobs/{jobid}/log",
             "/jobs/{jobid}/checkpoints",
             "/jobs/{jobid}/checkpoints/details/{checkpointid}",
             "/jobs/{jobid}/checkpoints/details/{checkpointid}/subtasks/{vertexid}",

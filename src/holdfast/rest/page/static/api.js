@@ -42,6 +42,8 @@ async function once(method, path, body, token) {
     return await fetch(path, {
       method,
       headers,
+      // A process that is frozen accepts connections. What changes a job may take a minute.
+      signal: AbortSignal.timeout(method === "GET" ? 20000 : 90000),
       body: body === undefined ? undefined : JSON.stringify(body),
       cache: "no-store",
       credentials: "omit",
@@ -73,9 +75,12 @@ export async function send(method, path, body) {
     try {
       content = await answer.json();
     } catch {
-      if (answer.ok) throw new Refused("The answer is no JSON.", answer.status);
+      if (answer.ok) throw new Refused("The answer was cut off, or is not from Holdfast.", 0);
     }
-    if (!answer.ok) throw new Refused((content.errors || [`HTTP ${answer.status}`]).join(" "), answer.status);
+    if (!answer.ok) {
+      const reason = `The request was refused with HTTP ${answer.status}, without a reason. A proxy may have answered.`;
+      throw new Refused((content.errors || [reason]).join(" "), answer.status);
+    }
     return content;
   }
 }

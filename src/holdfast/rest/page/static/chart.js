@@ -2,7 +2,7 @@
 
 import uPlot from "/page/uPlot.js";
 import { h } from "/page/dom.js";
-import { bytes, moment } from "/page/format.js";
+import { bytes, clock, moment, NONE } from "/page/format.js";
 
 const POWERS = Array.from({ length: 51 }, (_, power) => 2 ** power);
 
@@ -10,10 +10,12 @@ function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
-// Of a layer that stands on others its own height is told, not where it ends.
-function shown(one, value, index, form) {
-  const own = one.own && index !== null && index !== undefined ? one.own()[index] : value;
-  return own === null || own === undefined ? "" : form(own);
+// The legend shows the values under the pointer, and without a pointer the newest ones. Of a layer that stands on others
+// it shows the layer's own height, not where it ends.
+function shown(plot, one, at, index, form) {
+  const values = one.own ? one.own() : plot.data[at];
+  const value = values[index ?? values.length - 1];
+  return value === null || value === undefined ? NONE : form(value);
 }
 
 function options(width, height, series, form) {
@@ -26,18 +28,18 @@ function options(width, height, series, form) {
     legend: { show: true, live: true },
     scales: { x: { time: true }, y: { range: (_, least, most) => [Math.min(0, least ?? 0), (most || 1) * 1.08] } },
     axes: [
-      { ...line, font, size: 28, space: 70, values: (_, ticks) => ticks.map((tick) => moment(tick * 1000).slice(-8)) },
+      { ...line, font, size: 28, space: 70, values: (_, ticks) => ticks.map((tick) => clock(tick * 1000)) },
       { ...line, font, size: 64, space: 34, incrs: form === bytes ? POWERS : undefined, values: (_, ticks) => ticks.map((tick) => form(tick)) },
     ],
     series: [
-      { label: "time", value: (_, value) => (value === null ? "" : moment(value * 1000)) },
+      { label: "time", value: (plot, _, at, index) => shown(plot, {}, at, index, (seconds) => moment(seconds * 1000)) },
       ...series.map((one) => ({
         label: one.label,
         stroke: colour(one.colour),
         width: one.solid ? 0 : one.filled ? 1.25 : 1.75,
         fill: one.solid ? colour(one.colour) : one.filled ? `${colour(one.colour)}33` : undefined,
         points: { show: false },
-        value: (_, value, at, index) => shown(one, value, index, form),
+        value: (plot, _, at, index) => shown(plot, one, at, index, form),
       })),
     ],
   };

@@ -43,6 +43,10 @@ export class CheckpointsTab {
       this.shown = null;
     }
     this.id = id || null;
+    if (this.id && this.view.hasAll) {
+      const elsewhere = "The job has ended, and this page has not read this checkpoint. `holdfast inspect` reads it from its path.";
+      put(this.details, card(`Checkpoint ${this.id}`, h("p", { class: "empty" }, elsewhere)));
+    }
   }
 
   async refresh() {
@@ -50,6 +54,7 @@ export class CheckpointsTab {
     this.showFacts(overview);
     this.showHistory(overview, snapshots);
     this.offer(snapshots);
+    this.hasData = true;
     if (this.id && this.shown !== this.id) await this.showDetails(this.id);
   }
 
@@ -58,7 +63,7 @@ export class CheckpointsTab {
     put(
       this.facts,
       facts([
-        ["Completed", count(counts.completed), `${count(counts.failed)} failed, ${count(counts.in_progress)} under way`],
+        ["Completed", count(counts.completed), `${count(counts.failed)} failed, ${count(counts.in_progress)} in progress`],
         ["Duration", duration(summary.end_to_end_duration.avg), `99% within ${duration(summary.end_to_end_duration.p99)}`],
         ["Size of all state", bytes(latest.completed ? latest.completed.state_size : null), "of the newest"],
         ["Written", bytes(summary.checkpointed_size.avg), "by one, on average"],
@@ -118,7 +123,7 @@ export class CheckpointsTab {
           ? table(
               "Operators in the checkpoint",
               [
-                { title: "Operator", cell: ([uid]) => uid },
+                { title: "Operator", cell: ([uid]) => this.view.operator(uid) },
                 { title: "Written", number: true, cell: ([, one]) => bytes(one.checkpointed_size) },
                 { title: "All state", number: true, cell: ([, one]) => bytes(one.state_size) },
                 { title: "Duration", number: true, cell: ([, one]) => duration(one.end_to_end_duration) },
@@ -130,7 +135,7 @@ export class CheckpointsTab {
             )
           : null,
         h("h3", null, "By state"),
-        held.error ? h("p", { class: "empty" }, held.error) : stateSizes(held, this.view.id),
+        held.error ? h("p", { class: "empty" }, held.error) : stateSizes(held, this.view),
       ),
     );
   }
@@ -152,7 +157,7 @@ export class CheckpointsTab {
     put(this.result, h("p", { class: "note" }, "Comparing …"));
     try {
       const found = await get(`${this.view.path}/state/${part(first)}/difference/${part(second)}`);
-      put(this.result, differences(found.differences, first, second));
+      put(this.result, differences(found.differences, first, second, this.view));
     } catch (error) {
       put(this.result, h("p", { class: "problem" }, error.message));
     }
@@ -161,24 +166,24 @@ export class CheckpointsTab {
   close() {}
 }
 
-function stateSizes(held, id) {
+function stateSizes(held, view) {
   const most = Math.max(1, ...held.states.map((state) => state.bytes));
   return table(
     "Sizes by state",
     [
-      { title: "State", cell: (state) => h("a", { href: `#/job/${id}/state/${held.id}/${part(state.uid)}/${part(state.state)}` }, state.state) },
-      { title: "Operator", cell: (state) => state.uid },
+      { title: "State", cell: (state) => h("a", { href: `#/job/${view.id}/state/${held.id}/${part(state.uid)}/${part(state.state)}` }, state.state) },
+      { title: "Operator", cell: (state) => view.operator(state.uid) },
       { title: "Kind", cell: (state) => state.kind },
       { title: "Rows", number: true, cell: (state) => count(state.rows) },
       { title: "Bytes", number: true, cell: (state) => bytes(state.bytes) },
-      { title: "", cell: (state) => h("span", { class: "bar", "aria-hidden": "true" }, h("span", { style: { width: `${(100 * state.bytes) / most}%` } })) },
+      { title: "Share", cell: (state) => h("span", { class: "bar", "aria-hidden": "true" }, h("span", { style: { width: `${(100 * state.bytes) / most}%` } })) },
     ],
     held.states,
     "It holds no state.",
   );
 }
 
-function differences(found, first, second) {
+function differences(found, first, second, view) {
   const said = (facts, name) => (facts && name in facts ? (name === "bytes" ? bytes(facts[name]) : String(facts[name])) : "");
   const change = (before, after, name) =>
     before && after && typeof before[name] === "number" && typeof after[name] === "number"
@@ -191,7 +196,7 @@ function differences(found, first, second) {
   return table(
     `What differs between ${first} and ${second}`,
     [
-      { title: "Operator", cell: ({ one }) => one.uid },
+      { title: "Operator", cell: ({ one }) => view.operator(one.uid) },
       { title: "State", cell: ({ one }) => one.state || "(operator)" },
       { title: "Change", cell: ({ one }) => one.change },
       { title: "What", cell: ({ name }) => name.replaceAll("_", " ") },

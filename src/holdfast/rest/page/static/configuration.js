@@ -2,7 +2,7 @@
 
 import { get } from "/page/api.js";
 import { card, facts, h, put, table } from "/page/dom.js";
-import { count, duration } from "/page/format.js";
+import { count, duration, many } from "/page/format.js";
 
 export class ConfigurationTab {
   constructor(view) {
@@ -28,12 +28,13 @@ export class ConfigurationTab {
       facts([
         ["Default parallelism", count(own["job-parallelism"])],
         ["Checkpoints", checkpoints.interval > 0 && checkpoints.interval < 2 ** 53 ? `every ${duration(checkpoints.interval)}` : "every epoch", checkpoints.mode.replaceAll("_", " ")],
-        ["Timeout", duration(checkpoints.timeout), `${count(checkpoints.tolerable_failed_checkpoints)} failures tolerated`],
+        ["Timeout", duration(checkpoints.timeout), `${many(checkpoints.tolerable_failed_checkpoints, "failure")} tolerated`],
         ["State backend", checkpoints.state_backend, `${checkpoints.checkpoint_storage} storage`],
         ["Job id", h("code", null, config.jid)],
       ]),
     );
     this.show();
+    this.hasData = true;
   }
 
   show() {

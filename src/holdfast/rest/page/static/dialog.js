@@ -14,10 +14,12 @@ export function tell(message, kind = "good") {
 }
 
 // Asks, and resolves to the values of the fields, or to null if nothing is to happen. Escape and Back mean no.
-export function ask({ title, text, fields = [], yes, danger = false, check, must = false }) {
+// With `act` it stays open until that has succeeded: what was entered stays if it fails. After Back the act goes on.
+export function ask({ title, text, fields = [], yes, danger = false, check, must = false, act = null, waiting = "" }) {
   return new Promise((resolve) => {
     const inputs = new Map();
     const problem = h("p", { class: "problem", role: "alert" });
+    const progress = h("p", { class: "note", role: "status" });
     const rows = fields.map((field) => {
       const id = `field-${field.name}`;
       const input =
@@ -33,10 +35,25 @@ export function ask({ title, text, fields = [], yes, danger = false, check, must
       return h("div", { class: `field ${field.kind || "text"}` }, field.kind === "check" ? [input, label] : [label, input], note);
     });
     const done = (value) => {
+      if (!dialog.isConnected) return;
       dialog.close();
       dialog.remove();
       if (before && before.isConnected) before.focus();
       resolve(value);
+    };
+    const perform = async (values) => {
+      ok.disabled = true;
+      problem.textContent = "";
+      progress.textContent = waiting;
+      try {
+        tell(await act(values));
+        done(values);
+      } catch (error) {
+        if (dialog.isConnected) problem.textContent = error.message;
+        else tell(error.message, "bad");
+      }
+      ok.disabled = false;
+      progress.textContent = "";
     };
     const submit = (event) => {
       event.preventDefault();
@@ -44,9 +61,11 @@ export function ask({ title, text, fields = [], yes, danger = false, check, must
       for (const [name, input] of inputs) values[name] = input.type === "checkbox" ? input.checked : input.value.trim();
       const wrong = check && check(values);
       if (wrong) problem.textContent = wrong;
+      else if (act) perform(values);
       else done(values);
     };
     const no = must ? null : h("button", { type: "button", class: "quiet", onclick: () => done(null) }, "Back");
+    const ok = h("button", { type: "submit", class: danger ? "danger" : "main" }, yes);
     const before = document.activeElement;
     const dialog = h(
       "dialog",
@@ -58,7 +77,8 @@ export function ask({ title, text, fields = [], yes, danger = false, check, must
         h("p", { id: "dialog-text" }, text),
         rows,
         problem,
-        h("div", { class: "row end" }, no, h("button", { type: "submit", class: danger ? "danger" : "main" }, yes)),
+        progress,
+        h("div", { class: "row end" }, no, ok),
       ),
     );
     dialog.addEventListener("cancel", (event) => {

@@ -1,7 +1,7 @@
 // Elements made of plain values. Every text goes in as a text node, so names with markup in them are only text.
 
 // Set by the code that made an element, or by who looks at it.
-const KEPT = ["style", "open"];
+const KEPT = ["style", "open", "data-more"];
 const SVG = "http://www.w3.org/2000/svg";
 
 const handlers = new WeakMap();
@@ -103,6 +103,31 @@ export function table(caption, columns, rows, empty) {
       ),
     ),
   );
+}
+
+// Marks where there is more to scroll to, at the sides; the style sheet shows it.
+function mark() {
+  for (const one of document.querySelectorAll(".scroll")) {
+    const left = one.scrollLeft > 2 ? "left" : "";
+    const right = one.scrollLeft + one.clientWidth < one.scrollWidth - 2 ? "right" : "";
+    const more = `${left} ${right}`.trim();
+    if (one.dataset.more !== more) one.dataset.more = more;
+  }
+}
+
+export function markScrolling(root) {
+  let due = false;
+  const soon = () => {
+    if (due) return;
+    due = true;
+    requestAnimationFrame(() => {
+      due = false;
+      mark();
+    });
+  };
+  new MutationObserver(soon).observe(root, { childList: true, subtree: true, characterData: true });
+  addEventListener("scroll", soon, { capture: true, passive: true });
+  addEventListener("resize", soon);
 }
 
 export function card(title, ...children) {

@@ -1,11 +1,9 @@
 // Epochs as they come: rows a second, where the time goes, how far event time is behind, and state.
 
-import { get } from "/page/api.js";
 import { Chart } from "/page/chart.js";
 import { card, facts, h, put, table } from "/page/dom.js";
-import { brief, bytes, count, duration, moment, NONE, ofTime } from "/page/format.js";
+import { brief, bytes, count, duration, many, moment, NONE, ofTime } from "/page/format.js";
 
-const KEEP = 600;
 const SHOWN = 25;
 
 // An epoch in parts that do not overlap.
@@ -38,15 +36,9 @@ function most(epoch, kind) {
   return known.reduce((found, one) => (found === null || one[kind] > found[kind] ? one : found), null);
 }
 
-function named(epoch, kind) {
-  const one = most(epoch, kind);
-  return one ? `${ofTime(one[kind])} ${one.id}` : NONE;
-}
-
 export class EpochsTab {
   constructor(view) {
     this.view = view;
-    this.epochs = [];
     this.parts = [];
     this.facts = h("div");
     this.rows = new Chart("Rows a second", [{ label: "rows/s", colour: "--c1", filled: true }], brief);
@@ -84,11 +76,10 @@ export class EpochsTab {
   }
 
   async refresh() {
-    const since = this.epochs.length ? this.epochs[this.epochs.length - 1].started : 0;
-    const told = await get(`${this.view.path}/epochs?since=${since}`);
-    this.epochs = [...this.epochs, ...told.epochs].slice(-KEEP);
-    const epochs = this.epochs;
-    put(this.facts, this.summary(told));
+    const found = await this.view.loadEpochs();
+    const epochs = this.view.epochs;
+    put(this.facts, this.summary(found));
+    this.hasData = true;
     const times = epochs.map((epoch) => (epoch.started + epoch.duration_ms) / 1000);
     const last = epochs[epochs.length - 1];
     const rates = epochs.map((epoch) => epoch.rows_per_second);
@@ -112,31 +103,36 @@ export class EpochsTab {
     const shares = (kind) => epochs.map((epoch) => most(epoch, kind)?.[kind] ?? null);
     const parts = (name) => epochs.map((epoch) => epoch.real_time?.[name] ?? null);
     this.load.show([times, shares("busy"), shares("back_pressured")],
-      `Busy ${named(last, "busy")}, back-pressured ${named(last, "back_pressured")}.`);
+      `Busy ${this.named(last, "busy")}, back-pressured ${this.named(last, "back_pressured")}.`);
     this.barrier.show([times, parts("alignment_ms"), parts("sync_ms")],
       `Alignment ${duration(last.real_time.alignment_ms)}, snapshot ${duration(last.real_time.sync_ms)}.`);
   }
 
-  summary(told) {
-    const recent = this.epochs.slice(-20);
+  named(epoch, kind) {
+    const one = most(epoch, kind);
+    return one ? `${ofTime(one[kind])} ${this.view.label(one.id)}` : NONE;
+  }
+
+  summary(found) {
+    const recent = this.view.epochs.slice(-20);
     const last = recent[recent.length - 1];
     const rows = recent.reduce((sum, epoch) => sum + epoch.rows, 0);
     const time = recent.reduce((sum, epoch) => sum + epoch.duration_ms, 0);
     return facts([
-      ["Epochs", count(told.total), told.repeated ? `${count(told.repeated)} run again` : "since this process runs it"],
-      ["Rows", count(told.rows), "read from sources"],
-      last && ["Rows a second", time ? brief((1000 * rows) / time) : NONE, `over the last ${recent.length} epochs`],
+      ["Epochs", count(found.total), found.repeated ? `${count(found.repeated)} run again` : "since this process began"],
+      ["Rows", count(found.rows), "read from sources since then"],
+      last && ["Rows a second", time ? brief((1000 * rows) / time) : NONE, `over the last ${many(recent.length, "epoch")}`],
       last && ["Time of an epoch", duration(time / recent.length), "mean of the same"],
-      ...told.sources.map((source) => ["Source is behind", behind(source), h("span", { class: "cut", title: source.id }, source.id)]),
+      ...found.sources.map((source) => ["Source is behind", behind(source), h("span", { class: "cut", title: this.view.label(source.id) }, this.view.operator(source.id))]),
       last && ["Sources are at", h("span", { class: "cut", title: last.position }, last.position)],
-      last && ["Watermark", moment(last.watermark), last.watermark === null ? "no event time" : `${duration(Math.max(0, told.now - last.watermark))} behind the clock`],
+      last && ["Watermark", moment(last.watermark), last.watermark === null ? "no event time" : `${duration(Math.max(0, found.now - last.watermark))} behind the clock`],
     ]);
   }
 
   showList(epochs) {
     const cell = (name) => (epoch) => duration(phases(epoch)[name]);
     const last = epochs[epochs.length - 1];
-    const parts = last && last.real_time ? REAL_TIME : PHASES.map(([name, title]) => ({ title: title[0].toUpperCase() + title.slice(1), number: true, cell: cell(name) }));
+    const parts = last && last.real_time ? this.realTime() : PHASES.map(([name, title]) => ({ title: title[0].toUpperCase() + title.slice(1), number: true, cell: cell(name) }));
     put(
       this.list,
       table(
@@ -157,24 +153,26 @@ export class EpochsTab {
     );
   }
 
+  realTime() {
+    return [
+      { title: "Busiest operator", cell: (epoch) => this.named(epoch, "busy") },
+      { title: "Most back-pressured", cell: (epoch) => this.named(epoch, "back_pressured") },
+      { title: "Alignment", number: true, cell: (epoch) => duration(epoch.real_time?.alignment_ms) },
+      { title: "Snapshot", number: true, cell: (epoch) => duration(epoch.real_time?.sync_ms) },
+      { title: "Checkpoint", number: true, cell: (epoch) => duration(epoch.checkpoint_ms) },
+    ];
+  }
+
   close() {
     for (const chart of [this.rows, this.time, this.load, this.barrier, this.lag, this.state]) chart.close();
   }
 }
 
-const REAL_TIME = [
-  { title: "Busiest operator", cell: (epoch) => named(epoch, "busy") },
-  { title: "Most back-pressured", cell: (epoch) => named(epoch, "back_pressured") },
-  { title: "Alignment", number: true, cell: (epoch) => duration(epoch.real_time?.alignment_ms) },
-  { title: "Snapshot", number: true, cell: (epoch) => duration(epoch.real_time?.sync_ms) },
-  { title: "Checkpoint", number: true, cell: (epoch) => duration(epoch.checkpoint_ms) },
-];
-
 // What waits in a source: it counts records, or files.
 function behind(source) {
   return source.files_behind === undefined
-    ? `${count(source.behind)} rows`
-    : `${count(source.files_behind)} files, ${bytes(source.bytes_behind)}`;
+    ? many(source.behind, "row")
+    : `${many(source.files_behind, "file")}, ${bytes(source.bytes_behind)}`;
 }
 
 // Each phase with those below it, the whole first: the areas are drawn over each other.

@@ -9,6 +9,7 @@ const TRACEBACK = "Traceback (most recent call last):";
 export class ExceptionsTab {
   constructor(view) {
     this.view = view;
+    this.isOfManager = true;
     this.element = h("div");
   }
 
@@ -17,16 +18,17 @@ export class ExceptionsTab {
     put(
       this.element,
       exceptionHistory.entries.length
-        ? exceptionHistory.entries.map((entry) => failure(entry))
-        : card(null, h("p", { class: "empty" }, "Nothing has failed since this process runs the job.")),
+        ? exceptionHistory.entries.map((entry) => failure(entry, this.view))
+        : card(null, h("p", { class: "empty" }, "Nothing has failed since this process began.")),
       exceptionHistory.truncated ? h("p", { class: "note" }, "There were more, which are forgotten.") : null,
     );
+    this.hasData = true;
   }
 
   close() {}
 }
 
-function failure(entry) {
+function failure(entry, view) {
   const message = entry.message || entry.stacktrace || "";
   const at = message.indexOf(TRACEBACK);
   const said = (at < 0 ? message : message.slice(0, at)).trim();
@@ -37,7 +39,7 @@ function failure(entry) {
       "div",
       { class: "row" },
       h("h2", null, entry.exceptionName),
-      entry.taskName ? h("span", { class: "note" }, "operator ", h("code", null, entry.taskName)) : null,
+      entry.taskName ? h("span", { class: "note" }, "operator ", view.operator(entry.taskName)) : null,
       h("time", { class: "note grow end" }, moment(entry.timestamp)),
     ),
     h("p", { class: "said" }, said.length > 2000 ? `${said.slice(0, 2000)}…` : said),

@@ -37,14 +37,28 @@ export function duration(ms) {
   return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
 }
 
+// A number with its noun: 1 row, 2 rows.
+export function many(value, noun, form = count) {
+  return `${form(value)} ${value === 1 ? noun : `${noun}s`}`;
+}
+
+const two = (number) => String(number).padStart(2, "0");
+
+// The time of day, where the date and the zone are beside it.
+export function clock(ms) {
+  const at = new Date(ms);
+  return `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+}
+
+// Date, time and zone: the browser's zone, which may differ from that of the job.
 export function moment(ms) {
   if (ms === null || ms === undefined || ms <= 0) return NONE;
   const at = new Date(ms);
   if (Number.isNaN(at.getTime())) return NONE;
-  const two = (number) => String(number).padStart(2, "0");
-  const time = `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
-  const day = `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
-  return at.toDateString() === new Date().toDateString() ? time : `${day} ${time}`;
+  const east = -at.getTimezoneOffset();
+  const [hours, minutes] = [Math.floor(Math.abs(east) / 60), Math.abs(east) % 60];
+  const zone = east ? `UTC${east < 0 ? "−" : "+"}${hours}${minutes ? `:${two(minutes)}` : ""}` : "UTC";
+  return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${clock(ms)} ${zone}`;
 }
 
 export function share(part, whole) {

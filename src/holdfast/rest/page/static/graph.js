@@ -1,11 +1,14 @@
 // The graph of a job: operators by level, what flows between them, and the subtasks of the one that is chosen.
 
 import { get, part } from "/page/api.js";
+import { Chart } from "/page/chart.js";
 import { card, facts, h, put, svg, table } from "/page/dom.js";
-import { brief, bytes, count, duration, moment, NONE, ofTime } from "/page/format.js";
+import { brief, bytes, count, duration, many, moment, NONE, ofTime } from "/page/format.js";
 import { HEIGHT, layout, WIDTH } from "/page/layout.js";
 
 const MOST_ROWS = 50;
+const NARROW = 560;
+const SMALLEST = 0.7;
 const HOW = { HASH: "by key", BROADCAST: "to all", REBALANCE: "spread", FORWARD: "" };
 
 export class GraphTab {
@@ -13,55 +16,114 @@ export class GraphTab {
     this.view = view;
     this.drawing = h("div", { class: "scroll graph", tabindex: "0", role: "region", "aria-label": "Graph of the job" });
     this.subtasks = h("div", { class: "subtasks" });
+    this.times = new Chart(
+      "Time of the tasks of the chosen operator",
+      [{ label: "busy", colour: "--c1" }, { label: "back-pressured", colour: "--c2" }, { label: "idle", colour: "--c6" }],
+      ofTime,
+      "its least idle subtask, at each checkpoint",
+    );
+    this.timesPlace = h("div", { class: "charts", hidden: true }, this.times.element);
     this.edges = h("div");
+    this.since = h("p", { class: "note" });
     this.all = false;
-    this.element = h("div", null, card("Operators", this.drawing), this.subtasks, card("What has flowed", this.edges));
+    this.vertices = new Map();
+    this.element = h(
+      "div",
+      null,
+      card("Operators", this.drawing, h("p", { class: "note more" }, "Scroll sideways for the rest of the graph."), this.since),
+      this.subtasks,
+      this.timesPlace,
+      card("What has flowed", this.edges),
+    );
+    this.watcher = new ResizeObserver(() => this.job && this.draw(this.job));
+    this.watcher.observe(this.drawing);
   }
 
   open([uid]) {
     if (uid !== this.uid) this.all = false;
     this.uid = uid || null;
-    if (!this.uid) put(this.subtasks);
+    put(this.subtasks);
+    this.timesPlace.hidden = true;
+    // Of a job that has ended.
+    if (this.view.hasAll) {
+      this.draw(this.view.details);
+      this.showChosen();
+    }
   }
 
   async refresh(job) {
-    const plan = job.plan || { nodes: [] };
-    const known = new Map((job.vertices || []).map((vertex) => [vertex.id, vertex]));
-    this.draw(plan.nodes, known, job);
-    this.listEdges(plan.nodes);
+    this.draw(job);
+    this.listEdges(job.plan?.nodes ?? []);
+    put(this.since, `Totals of rows and bytes count since ${moment(job["start-time"])}, when this process began.`);
     const uid = this.uid;
-    if (uid && known.has(uid)) {
-      const vertex = await get(`${this.view.path}/vertices/${part(uid)}`);
-      if (uid === this.uid) this.showSubtasks(vertex, job);
-    }
+    if (!uid) return;
+    if ((job.vertices ?? []).some((vertex) => vertex.id === uid)) await this.load(uid);
+    if (job.plan.nodes.some((node) => node["real-time"])) await this.view.loadEpochs();
+    if (uid === this.uid) this.showChosen();
   }
 
-  draw(nodes, known, job) {
+  async load(uid) {
+    this.vertices.set(uid, await get(`${this.view.path}/vertices/${part(uid)}`));
+  }
+
+  async keep(job) {
+    await Promise.all((job.vertices ?? []).map((vertex) => this.load(vertex.id)));
+    await this.view.loadEpochs();
+    await this.refresh(job);
+    this.hasData = true;
+  }
+
+  showChosen() {
+    const vertex = this.vertices.get(this.uid);
+    if (vertex) this.showSubtasks(vertex);
+    const own = this.view.epochs.flatMap((epoch) => {
+      const found = epoch.real_time?.operators.find((one) => one.id === this.uid);
+      return found ? [{ at: (epoch.started + epoch.duration_ms) / 1000, ...found }] : [];
+    });
+    this.timesPlace.hidden = !own.length;
+    if (!own.length) return;
+    const of = (name) => own.map((one) => one[name]);
+    const last = own[own.length - 1];
+    this.times.show(
+      [of("at"), of("busy"), of("back_pressured"), of("idle")],
+      `${this.view.label(this.uid)}: busy ${ofTime(last.busy)}, back-pressured ${ofTime(last.back_pressured)}, idle ${ofTime(last.idle)}.`,
+    );
+  }
+
+  // The graph fits as far as its text can be read, and scrolls beyond; in a narrow window it goes down.
+  draw(job) {
+    const nodes = job.plan?.nodes ?? [];
     if (!nodes.length) {
-      put(this.drawing, h("p", { class: "empty" }, "The job has no graph here: it has not begun, or has ended."));
+      put(this.drawing, h("p", { class: "empty" }, "The job has not begun: it has no graph yet."));
       return;
     }
-    const { places, width, height } = layout(nodes);
-    const names = new Map(nodes.map((node) => [node.id, node.description]));
-    const lines = nodes.flatMap((node) => node.inputs.map((input) => this.edge(places, names, node, input)));
+    this.job = job;
+    const known = new Map((job.vertices ?? []).map((vertex) => [vertex.id, vertex]));
+    const room = this.drawing.clientWidth - 12;
+    const goesDown = room > 0 && room < NARROW;
+    const { places, width, height } = layout(nodes, goesDown);
+    const zoom = room > 0 ? Math.min(1, Math.max(SMALLEST, room / width)) : 1;
+    const lines = nodes.flatMap((node) => node.inputs.map((input) => this.edge(places, goesDown, node, input)));
     put(
       this.drawing,
       h(
         "div",
-        { class: "canvas", style: { width: `${width}px`, height: `${height}px` } },
+        { class: "canvas", style: { width: `${width}px`, height: `${height}px`, zoom: String(zoom) } },
         svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" }, lines),
         nodes.map((node) => this.node(node, known.get(node.id), places.get(node.id), job)),
       ),
     );
   }
 
-  node(node, vertex, { x, y, level }, job) {
+  node(node, vertex, { x, y }, job) {
     const style = { left: `${x}px`, top: `${y}px`, width: `${WIDTH}px`, height: `${HEIGHT}px` };
     const kind = node.operator;
-    const title = h("span", { class: "name", title: node.id }, node.description);
+    const title = h("span", { class: "name", title: this.view.label(node.id) }, node.description);
+    const what = h("span", { title: `${kind}, uid ${node.id}` }, kind, node.id === node.description ? null : [" ", h("code", null, node.id)]);
+    const link = { href: `#/job/${this.view.id}/graph/${part(node.id)}`, "aria-current": node.id === this.uid ? "true" : null };
     if (!vertex) {
       const live = node["real-time"];
-      return h("div", { class: "node source", style }, title, h("span", { class: "note" }, `${kind}, level ${level}`),
+      return h(live ? "a" : "div", { class: "node source", style, ...(live ? link : {}) }, title, h("span", { class: "note" }, what),
         live ? [h("span", { class: "numbers" }, `${brief(live["write-records"])} rows/s`), load(live)] : null);
     }
     const last = vertex["last-epoch"];
@@ -72,9 +134,9 @@ export class GraphTab {
     const live = vertex["real-time"];
     return h(
       "a",
-      { class: `node ${kind}`, style, href: `#/job/${this.view.id}/graph/${part(node.id)}`, "aria-current": node.id === this.uid ? "true" : null },
+      { class: `node ${kind}`, style, ...link },
       title,
-      h("span", { class: "note sides" }, h("span", null, `${kind}, level ${level}`), h("span", null, `${count(vertex.tasks || vertex.parallelism)} subtasks`)),
+      h("span", { class: "note sides" }, what, h("span", null, many(vertex.tasks || vertex.parallelism, "subtask"))),
       h("span", { class: "numbers sides" },
         sink
           ? h("span", { title: "rows in, and committed" }, `${brief(vertex.metrics["read-records"])} → ${brief(sink["committed-records"])} rows`)
@@ -92,26 +154,40 @@ export class GraphTab {
     );
   }
 
-  edge(places, names, node, input) {
+  edge(places, goesDown, node, input) {
     const from = places.get(input.id);
     const to = places.get(node.id);
     if (!from || !to) return null;
+    const known = input["last-records"] === null || input["last-records"] === undefined;
+    const rows = known ? null : many(input["last-records"], "row", brief);
+    const size = input["last-bytes"] ? bytes(input["last-bytes"]) : HOW[input.ship_strategy];
+    const text = (said, x, y, anchor) => (said ? svg("text", { x, y, "text-anchor": anchor }, said) : null);
+    const attributes = { class: input.exchange === "pipelined" ? "edge chained" : "edge" };
+    if (goesDown) {
+      const [x1, y1, x2, y2] = [from.x + WIDTH / 2, from.y + HEIGHT, to.x + WIDTH / 2, to.y];
+      const bend = Math.max(16, (y2 - y1) / 2);
+      return svg(
+        "g",
+        attributes,
+        svg("path", { d: `M${x1} ${y1} C${x1} ${y1 + bend} ${x2} ${y2 - bend} ${x2} ${y2 - 7}` }),
+        svg("path", { class: "head", d: `M${x2 - 4} ${y2 - 8} l4 8 l4 -8 z` }),
+        text([rows, size].filter(Boolean).join(", "), x2 + 10, y2 - 14, "start"),
+      );
+    }
     const [x1, y1, x2, y2] = [from.x + WIDTH, from.y + HEIGHT / 2, to.x, to.y + HEIGHT / 2];
     const bend = Math.max(30, (x2 - x1) / 2);
-    const text = (said, dy) =>
-      said ? svg("text", { x: x2 - 58, y: y1 + (y2 - y1) * 0.62 + dy, "text-anchor": "middle" }, said) : null;
+    const [x, y] = [x2 - 54, y1 + (y2 - y1) * 0.62];
     return svg(
       "g",
-      { class: input.exchange === "pipelined" ? "edge chained" : "edge" },
+      attributes,
       svg("path", { d: `M${x1} ${y1} C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2 - 7} ${y2}` }),
       svg("path", { class: "head", d: `M${x2 - 8} ${y2 - 4} l8 4 l-8 4 z` }),
-      text(input["last-records"] === null ? null : `${brief(input["last-records"])} rows`, -6),
-      text(input["last-bytes"] ? bytes(input["last-bytes"]) : HOW[input.ship_strategy], 15),
+      text(rows, x, y - 6, "middle"),
+      text(size, x, y + 15, "middle"),
     );
   }
 
   listEdges(nodes) {
-    const names = new Map(nodes.map((node) => [node.id, node.description]));
     const edges = nodes.flatMap((node) => node.inputs.map((input) => ({ node, input })));
     const how = ({ input }) =>
       input.exchange === "pipelined" ? "in the same task" : HOW[input.ship_strategy] || "from its partition";
@@ -120,13 +196,13 @@ export class GraphTab {
       table(
         "What has flowed over each edge",
         [
-          { title: "From", cell: ({ input }) => names.get(input.id) || input.id },
-          { title: "To", cell: ({ node }) => node.description },
+          { title: "From", cell: ({ input }) => this.view.operator(input.id) },
+          { title: "To", cell: ({ node }) => this.view.operator(node.id) },
           { title: "How", cell: how },
           { title: "Rows, last epoch", number: true, cell: ({ input }) => count(input["last-records"]) },
           { title: "Bytes, last epoch", number: true, cell: ({ input }) => bytes(input["last-bytes"]) },
-          { title: "Rows", number: true, cell: ({ input }) => count(input.records) },
-          { title: "Bytes", number: true, cell: ({ input }) => bytes(input.bytes) },
+          { title: "Rows, total", number: true, cell: ({ input }) => count(input.records) },
+          { title: "Bytes, total", number: true, cell: ({ input }) => bytes(input.bytes) },
         ],
         edges,
         "No edge yet.",
@@ -142,7 +218,8 @@ export class GraphTab {
     put(
       this.subtasks,
       card(
-        `Subtasks of ${vertex.name}`,
+        ["Subtasks of ", this.view.operator(vertex.id)],
+        h("p", { class: "note" }, counting(vertex, this.view.details)),
         facts([
           ["Subtasks", count(vertex.subtasks.length), vertex.maxParallelism ? `at most ${count(vertex.maxParallelism)}` : "as many as tasks"],
           ["Fullest subtask", even(vertex.skew["read-records"]), "by rows"],
@@ -175,7 +252,18 @@ export class GraphTab {
     );
   }
 
-  close() {}
+  close() {
+    this.watcher.disconnect();
+    this.times.close();
+  }
+}
+
+// Since when the numbers of subtasks count: a rescale makes new ones, and those of the operator go on.
+function counting(vertex, job) {
+  const since = vertex["subtasks-since"];
+  if (since === job["start-time"]) return "";
+  return `Rescaled at ${moment(since)}: its subtasks count from then on. With those before, the operator has read `
+    + `${many(vertex.metrics["read-records"], "row")} and emitted ${many(vertex.metrics["write-records"], "row")}.`;
 }
 
 // The times of the least idle subtask of a real-time operator.
@@ -209,10 +297,10 @@ const LIVE = [
 function committed(sink) {
   const epoch = sink["last-epoch"];
   return [
-    ["Committed", `${count(sink["committed-records"])} rows`, sink["committed-bytes"] ? bytes(sink["committed-bytes"]) : "since this process runs it"],
+    ["Committed", many(sink["committed-records"], "row"), sink["committed-bytes"] ? bytes(sink["committed-bytes"]) : "since this process runs it"],
     ["Last commit", epoch === null ? NONE : duration(sink["last-commit-time"]), epoch === null ? "nothing yet" : `of epoch ${count(epoch)}`],
     ["Commits took", duration(sink["commit-time"]), "in all, with those that failed"],
-    ["Waits for its commit", `${count(sink["pending-records"])} rows`, sink.lag ? `the oldest for ${duration(sink.lag)}` : "nothing is late"],
+    ["Waits for its commit", many(sink["pending-records"], "row"), sink.lag ? `the oldest for ${duration(sink.lag)}` : "nothing is late"],
   ];
 }
 

@@ -2,8 +2,9 @@
 
 import { get } from "/page/api.js";
 import { badge, card, h, put, table } from "/page/dom.js";
-import { count, duration, moment } from "/page/format.js";
+import { count, duration, many, moment } from "/page/format.js";
 
+const OVER = ["FINISHED", "CANCELED", "FAILED", "SUSPENDED"];
 const ORDER = ["RUNNING", "RESTARTING", "INITIALIZING", "CREATED", "CANCELLING", "FAILED", "SUSPENDED", "CANCELED", "FINISHED"];
 
 export class JobsView {
@@ -17,6 +18,7 @@ export class JobsView {
     );
     this.summary = h("p", { class: "note", role: "status" });
     this.list = h("div");
+    this.history = h("div");
     this.element = h(
       "div",
       null,
@@ -30,7 +32,8 @@ export class JobsView {
         this.state,
         this.summary,
       ),
-      card(null, this.list),
+      card("Jobs that run", this.list),
+      card("Jobs that have ended", this.history),
     );
     this.jobs = [];
     this.id = null;
@@ -53,23 +56,21 @@ export class JobsView {
         (!this.state.value || job.state === this.state.value),
     );
     const running = this.jobs.filter((job) => job.state === "RUNNING").length;
-    put(this.summary, `${count(kept.length)} of ${count(this.jobs.length)} jobs, ${count(running)} running`);
-    put(
-      this.list,
-      table(
-        "Jobs",
-        [
-          { title: "Job", cell: (job) => h("a", { href: `#/job/${job.jid}`, title: job.jid }, job.name) },
-          { title: "State", cell: (job) => badge(job.state) },
-          { title: "Started", cell: (job) => moment(job["start-time"]) },
-          { title: "Duration", number: true, cell: (job) => duration(job.duration) },
-          { title: "Failures", number: true, cell: (job) => count(job.restarts) },
-          { title: "Last failure", class: "wide", cell: (job) => h("span", { class: "cut", title: job["last-failure"] }, job["last-failure"] || "") },
-        ],
-        kept,
-        this.jobs.length ? "No job is like this." : "No job has been submitted yet: holdfast submit job.py",
-      ),
-    );
+    put(this.summary, `${count(kept.length)} of ${many(this.jobs.length, "job")}, ${count(running)} running`);
+    const columns = [
+      { title: "Job", cell: (job) => h("a", { href: `#/job/${job.jid}`, title: job.jid }, job.name) },
+      { title: "State", cell: (job) => badge(job.state) },
+      { title: "Started", cell: (job) => moment(job["start-time"]) },
+      { title: "Duration", number: true, cell: (job) => duration(job.duration) },
+      { title: "Failures", number: true, cell: (job) => count(job.restarts) },
+      { title: "Last failure", class: "wide", cell: (job) => h("span", { class: "cut", title: job["last-failure"] }, job["last-failure"] || "") },
+    ];
+    const ended = kept.filter((job) => OVER.includes(job.state)).sort((a, b) => b["end-time"] - a["end-time"]);
+    const others = kept.filter((job) => !OVER.includes(job.state));
+    const none = wanted || this.state.value ? "No job is like this." : null;
+    put(this.list, table("Jobs", columns, others, none || "No job runs. Submit one: holdfast submit job.py"));
+    columns.splice(2, 1, { title: "Ended", cell: (job) => moment(job["end-time"]) });
+    put(this.history, table("Ended jobs, newest first", columns, ended, none || "No job has ended yet."));
   }
 
   close() {}

@@ -1,11 +1,13 @@
-// Where the nodes of a graph stand: one column for each level, in an order with few crossings.
+// Where the nodes of a graph stand: one column for each level, in an order with few crossings; one row in a narrow window.
 
 export const WIDTH = 208;
 export const HEIGHT = 104;
-const GAP_X = 108;
+const GAP_X = 100;
 const GAP_Y = 26;
+const GAP_ROWS = 46;
+const GAP_BRANCHES = 14;
 
-export function layout(nodes) {
+export function layout(nodes, inRows) {
   const byId = new Map(nodes.map((node) => [node.id, node]));
   const level = new Map();
   const depth = (node, on) => {
@@ -32,14 +34,15 @@ export function layout(nodes) {
     column.sort((a, b) => wanted.get(a.id) - wanted.get(b.id));
     column.forEach((node, at) => row.set(node.id, at));
   }
-  const tallest = Math.max(1, ...columns.map((column) => column.length));
-  const height = tallest * (HEIGHT + GAP_Y) - GAP_Y;
+  const most = Math.max(1, ...columns.map((column) => column.length));
+  const [along, across] = inRows ? [HEIGHT + GAP_ROWS, WIDTH + GAP_BRANCHES] : [WIDTH + GAP_X, HEIGHT + GAP_Y];
   const places = new Map();
-  columns.forEach((column, x) => {
-    const own = column.length * (HEIGHT + GAP_Y) - GAP_Y;
-    column.forEach((node, y) =>
-      places.set(node.id, { x: x * (WIDTH + GAP_X), y: (height - own) / 2 + y * (HEIGHT + GAP_Y), level: x }),
-    );
+  columns.forEach((column, level) => {
+    column.forEach((node, at) => {
+      const [far, side] = [level * along, ((most - column.length) / 2 + at) * across];
+      places.set(node.id, inRows ? { x: side, y: far } : { x: far, y: side });
+    });
   });
-  return { places, width: columns.length * (WIDTH + GAP_X) - GAP_X, height };
+  const [length, breadth] = [columns.length * along - (inRows ? GAP_ROWS : GAP_X), most * across - (inRows ? GAP_BRANCHES : GAP_Y)];
+  return inRows ? { places, width: breadth, height: length } : { places, width: length, height: breadth };
 }

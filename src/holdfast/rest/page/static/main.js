@@ -2,7 +2,7 @@
 
 import { forgetToken, get, hasToken, onTokenNeeded, Refused, takeToken } from "/page/api.js";
 import { ask } from "/page/dialog.js";
-import { h, put } from "/page/dom.js";
+import { h, markScrolling, put } from "/page/dom.js";
 import { moment } from "/page/format.js";
 import { JobView } from "/page/job.js";
 import { JobsView } from "/page/jobs.js";
@@ -13,6 +13,7 @@ const header = document.getElementById("header");
 const banner = h("div", { class: "banner", role: "alert" });
 const place = h("div", { class: "view" });
 put(main, banner, place);
+markScrolling(main);
 
 let view = null;
 let manager = null;
@@ -102,10 +103,10 @@ async function refresh() {
   const shown = view;
   try {
     await look();
-    await shown.refresh(manager);
+    await shown.refresh(manager, pause());
     if (shown === view) {
       seen = Date.now();
-      put(banner);
+      put(banner, shown.isOver ? h("p", null, shown.ending) : null);
       shown.element.classList.remove("stale");
     }
   } catch (error) {
@@ -114,7 +115,11 @@ async function refresh() {
   busy = false;
   document.title = view.name ? `${view.name} · Holdfast` : "Holdfast";
   showHeader();
-  timer = setTimeout(refresh, again ? 0 : document.hidden ? 5 * EVERY : EVERY);
+  timer = setTimeout(refresh, again ? 0 : pause());
+}
+
+function pause() {
+  return document.hidden || view.isOver ? 5 * EVERY : EVERY;
 }
 
 // Whether this is a job manager; the process of one job has no overview.
@@ -129,9 +134,18 @@ async function look() {
 }
 
 function explain(error) {
-  if (!(error instanceof Refused)) console.error(error);
-  view.element.classList.add("stale");
   const since = seen ? ` What you see is from ${moment(seen)}.` : "";
+  if (!(error instanceof Refused)) {
+    console.error(error);
+    put(banner, h("p", null, `This page cannot show what it has got: a defect of the page. Reload it, or use REST.${since}`));
+    return;
+  }
+  if (view.isOver) {
+    // It has ended as it said, and its process with it.
+    put(banner, h("p", null, view.ending));
+    return;
+  }
+  view.element.classList.add("stale");
   const what =
     error.status === 0
       ? `${error.message} The job has ended, or its process has died; another one may have taken over elsewhere.${since} Trying again.`

@@ -2,7 +2,7 @@
 
 import { get, part, query } from "/page/api.js";
 import { card, facts, h, put, table } from "/page/dom.js";
-import { bytes, count, moment, share } from "/page/format.js";
+import { bytes, count, many, moment, share } from "/page/format.js";
 
 const LATEST = "latest";
 const OF_SUBTASKS = ["split", "union", "broadcast"];
@@ -68,6 +68,7 @@ export class StateTab {
   showStates() {
     const held = this.held;
     const most = Math.max(1, ...held.states.map((state) => state.bytes));
+    this.hasData = true;
     put(this.summary, `checkpoint ${held.id}, epoch ${held.epoch}, completed ${moment(held.timestamp)}, ${bytes(held.state_size)}`);
     put(
       this.list,
@@ -76,12 +77,12 @@ export class StateTab {
         [
           { title: "State", cell: (state) => h("a", { href: `#/job/${this.view.id}/state/${this.snapshot.value}/${part(state.uid)}/${part(state.state)}`,
               "aria-current": this.wanted?.uid === state.uid && this.wanted?.state === state.state ? "true" : null }, state.state) },
-          { title: "Operator", cell: (state) => state.uid },
+          { title: "Operator", cell: (state) => this.view.operator(state.uid) },
           { title: "Kind", cell: (state) => state.kind },
           { title: "Type", cell: (state) => h("code", { class: "cut", title: state.type }, state.type) },
           { title: "Rows in files", number: true, cell: (state) => count(state.rows) },
           { title: "Bytes", number: true, cell: (state) => bytes(state.bytes) },
-          { title: "", cell: (state) => h("span", { class: "bar", "aria-hidden": "true" }, h("span", { style: { width: `${(100 * state.bytes) / most}%` } })) },
+          { title: "Share", cell: (state) => h("span", { class: "bar", "aria-hidden": "true" }, h("span", { style: { width: `${(100 * state.bytes) / most}%` } })) },
         ],
         held.states,
         "It holds no state.",
@@ -117,7 +118,7 @@ class Explorer {
       "div",
       { "data-own": `state ${state.uid} ${state.state}` },
       card(
-        `${state.state} of ${state.uid}`,
+        [`${state.state} of `, tab.view.operator(state.uid)],
         h("p", { class: "note" }, `${state.kind} state, `, h("code", null, state.type), ". Only what a completed checkpoint holds is shown."),
         this.hasKeys
           ? [
@@ -169,7 +170,7 @@ class Explorer {
         h(
           "div",
           { class: "row" },
-          h("p", { class: "note" }, `${count(answer.rows.length)} shown of ${count(answer.read)} read${answer.cut ? "; there are more in these key groups: narrow the scan" : ""}, checkpoint ${answer.checkpoint}.`),
+          h("p", { class: "note" }, `${many(answer.rows.length, "row")} shown of ${count(answer.read)} read${answer.cut ? "; there are more in these key groups: narrow the scan" : ""}, checkpoint ${answer.checkpoint}.`),
           more !== null ? h("button", { type: "button", class: "quiet", onclick: () => this.scan(more) }, `Go on at key group ${more}`) : null,
         ),
       ];
