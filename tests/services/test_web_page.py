@@ -321,7 +321,7 @@ def test_a_process_that_does_not_answer_is_reported_and_what_was_seen_stays(
         page.get_by_role("alert").get_by_text("HTTP 502, without a reason. A proxy may have answered").wait_for()
         page.unroute("**/jobs/**")
         banner.wait_for(state="detached")
-        page.wait_for_function("!document.querySelector('.stale')")
+        until(lambda: page.locator(".stale").count() == 0)
 
 
 def test_one_of_a_thing_is_singular_and_times_have_a_date_and_the_zone_of_the_browser(
@@ -363,24 +363,21 @@ def test_the_graph_fits_and_what_does_not_says_that_it_scrolls(browser: Any, sta
         right.wait_for()
         assert not hint.is_visible() and right.bounding_box()["x"] > left.bounding_box()["x"]  # type: ignore[index]
         page.set_viewport_size({"width": 400, "height": 900})
-        page.wait_for_function(
-            "() => { const [one, two] = document.querySelectorAll('.graph a.node');"
-            " return one.getBoundingClientRect().bottom < two.getBoundingClientRect().top; }"
-        )
+        until(lambda: right.bounding_box()["y"] > left.bounding_box()["y"] + left.bounding_box()["height"])  # type: ignore[index]
         assert not hint.is_visible(), "in a narrow window it goes down"
         assert page.evaluate("document.documentElement.scrollWidth") == 400, "the page itself does not scroll sideways"
         flowed = page.get_by_role("region", name="What has flowed")
         assert flowed.get_attribute("data-more") == "right"
         assert page.evaluate("getComputedStyle(document.querySelector('[data-more=right]')).maskImage") != "none"
         flowed.evaluate("(element) => element.scrollTo(100, 0)")
-        page.wait_for_function("document.querySelector('[data-more=\"left right\"]')")
+        until(lambda: flowed.get_attribute("data-more") == "left right")
         page.wait_for_timeout(2500)
         assert flowed.get_attribute("data-more") == "left right", "what comes meanwhile leaves it there"
         page.set_viewport_size({"width": 800, "height": 900})
         hint.wait_for()
         assert graph.get_attribute("data-more") == "right"
         graph.evaluate("(element) => element.scrollTo(10000, 0)")
-        page.wait_for_function("document.querySelector('.graph').dataset.more === 'left'")
+        until(lambda: graph.get_attribute("data-more") == "left")
 
 
 @pytest.fixture(scope="module")
