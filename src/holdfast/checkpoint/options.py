@@ -190,8 +190,8 @@ MAX_CONCURRENT_CHECKPOINTS: Final = ConfigOption(
     "execution.checkpointing.max-concurrent-checkpoints",
     int,
     1,
-    "How many checkpoints may be pending at a time. The epochs of a job run one after another, so a job never has "
-    "more than one. A real-time job rejects higher values.",
+    "How many checkpoints of a real-time job may be pending at a time. With execution.checkpointing.min-pause it is 1. "
+    "The epochs of other jobs run one after another, so they never have more than one.",
 )
 MIN_PAUSE: Final = ConfigOption(
     "execution.checkpointing.min-pause",

@@ -537,6 +537,11 @@ class Compaction:
         self.statistics.swapped += 1
         self.statistics.bytes_written += run.size
 
+    @property
+    def has_results(self) -> bool:
+        """Whether `take_results` has something to return. Does not block."""
+        return any(one.future.done() for one in self._pending)
+
     def live(self) -> list[str]:
         """Return the paths of files that no version names yet."""
         return [output.path for one in self._pending for output in one.plan.outputs]

@@ -6,6 +6,7 @@ State between two checkpoints is in memory only.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from holdfast.kernel.watermark import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.runtime.compaction import Compaction, EpochTime
 from holdfast.runtime.exchange.stage_message import CheckpointNotifications, EpochDescriptor
 from holdfast.runtime.exchange.task_report import EpochReport, TaskReport, check_epoch
-from holdfast.runtime.graph.event_time import EventTime, EventTimeKeeper
+from holdfast.runtime.graph.event_time import EventTimeKeeper
 from holdfast.runtime.graph.plan import JobPlan
 from holdfast.runtime.job.engine import Engine, EpochInput, Job, StagedInput
 from holdfast.runtime.source_alignment import SourceAlignment
@@ -115,6 +116,7 @@ class JobEpochs:
         self.replan(plan)
         self.epoch = start.epoch
         self.processing_time = start.processing_time
+        self._begun: deque[EpochDescriptor] = deque()
         self.versions: dict[str, StateVersion] = dict(start.versions)
         self.least_timer = _least(version.least_timer(PROCESSING) for version in self.versions.values())
 
@@ -147,12 +149,12 @@ class JobEpochs:
         drain: bool = False,
         notifications: CheckpointNotifications | None = None,
     ) -> EpochResult:
-        """Run one epoch. The state advances only if it is accepted.
+        """Run the next epoch: the oldest one that was begun, or a new one. The state advances only if it is accepted.
 
         Args:
             epoch_input: Input of the epoch; None for a tick.
-            drain: Whether event time advances to its end.
-            notifications: Notifications of checkpoints for the functions.
+            drain: Whether event time advances to its end; not used if the epoch was begun.
+            notifications: Notifications of checkpoints for the functions; not used if the epoch was begun.
 
         Raises:
             InconsistentEpochError: The acknowledgements disagreed in every try.
@@ -160,31 +162,19 @@ class JobEpochs:
             EpochAbandonedError: The tasks go on without the snapshot of the epoch.
             HoldfastError: A task or the engine failed.
         """
-        if self._compaction is not None:
-            self.versions = self._compaction.take_results(self.versions, self.plan, self._now())
-        merges: TaskMerges = {}
-        if self._compaction is not None:
-            merges = self._compaction.merges_for_tasks(self.versions, self.plan, self._now())
-        self.epoch += 1
-        self._report_if_ahead()
-        self.processing_time = max(self._time.now_ms(), self.processing_time + 1)
-        is_last = drain or (epoch_input is not None and epoch_input.is_last)
-        event_time = self._event_time.begin(self.plan.clocks, self.processing_time, is_over=is_last)
+        if self._begun:
+            begun = self._begun.popleft()
+        else:
+            merges: TaskMerges = {}
+            if self._compaction is not None:
+                self.versions = self._compaction.take_results(self.versions, self.plan, self._now())
+                merges = self._compaction.merges_for_tasks(self.versions, self.plan, self._now())
+            is_last = drain or (epoch_input is not None and epoch_input.is_last)
+            begun = self._descriptor(notifications or CheckpointNotifications(), merges, is_last=is_last)
+        self.epoch, self.processing_time = begun.epoch, begun.processing_time
         began = time.perf_counter()
         for attempt in range(MAX_TRIES):
-            descriptor = EpochDescriptor(
-                epoch=self.epoch,
-                attempt=attempt,
-                processing_time=self.processing_time,
-                event_time=event_time,
-                versions=dict(self.versions),
-                is_last=is_last,
-                operator_states=self.operator_states.for_epoch(),
-                follows=self._has_earlier_epoch,
-                notifications=notifications or CheckpointNotifications(),
-                generators=self._event_time.generators,
-                merges=merges,
-            )
+            descriptor = replace(begun, attempt=attempt)
             try:
                 report = run_epoch_jobs(self._engine, self.plan, self._directory, descriptor, epoch_input)
             except InconsistentEpochError as error:
@@ -196,12 +186,59 @@ class JobEpochs:
                 continue
             seconds = time.perf_counter() - began
             check_queryable_names(report.steps())
-            self._advance(report, event_time, merges)
+            self._advance(report, begun)
             if epoch_input is not None:  # during a tick the engine may be planning the next epoch
                 waiting = self._alignment.decide(self.watermarks, self.processing_time)
                 self._event_time.pause_sources(waiting, self.processing_time)
             return EpochResult(descriptor, report, self._rows_read(report), seconds)
         raise last
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether an epoch behind the present one was begun."""
+        return bool(self._begun)
+
+    @property
+    def may_begin_next(self) -> bool:
+        """Whether an epoch may begin before the present one has ended: no merged runs wait to replace others.
+
+        A run is deleted when no checkpoint names it, and tasks must read it no more by then. So versions are replaced
+        only while no epoch is under way that began with those before.
+        """
+        return self._compaction is None or not self._compaction.has_results
+
+    def begin_next(self, notifications: CheckpointNotifications) -> EpochDescriptor:
+        """Begin the next epoch before the present one has ended, and return it; `run` ends it in its turn.
+
+        It has the state that is accepted now, and its tasks know what they have written since.
+        """
+        begun = self._descriptor(notifications, {}, is_last=False)
+        self._begun.append(begun)
+        return begun
+
+    def drop_begun(self) -> None:
+        """Forget the epochs behind the present one, because the attempt ends."""
+        self._begun.clear()
+
+    def _descriptor(
+        self, notifications: CheckpointNotifications, merges: TaskMerges, *, is_last: bool
+    ) -> EpochDescriptor:
+        before = self._begun[-1] if self._begun else self
+        self._report_if_ahead()
+        processing_time = max(self._time.now_ms(), before.processing_time + 1)
+        return EpochDescriptor(
+            epoch=before.epoch + 1,
+            attempt=0,
+            processing_time=processing_time,
+            event_time=self._event_time.begin(self.plan.clocks, processing_time, is_over=is_last),
+            versions=dict(self.versions),
+            is_last=is_last,
+            operator_states=self.operator_states.for_epoch(),
+            follows=self._has_earlier_epoch,
+            notifications=notifications,
+            generators=self._event_time.generators,
+            merges=merges,
+        )
 
     def resume(self) -> None:
         """Continue event time after a drain, because the job does not stop."""
@@ -247,8 +284,11 @@ class JobEpochs:
             if not (reader.is_broadcast and step.subtask)
         )
 
-    def _advance(self, report: EpochReport, event_time: EventTime, merges: TaskMerges) -> None:
-        self._event_time.move_on(event_time, self.plan.clocks_of_steps(), report.observed(), self.processing_time)
+    def _advance(self, report: EpochReport, begun: EpochDescriptor) -> None:
+        merges, now = begun.merges, begun.processing_time
+        # Anew, because the epoch before may have ended after this one began.
+        event_time = self._event_time.begin(self.plan.clocks, now, is_over=begun.is_last)
+        self._event_time.move_on(event_time, self.plan.clocks_of_steps(), report.observed(), now)
         for step in report.steps():
             if step.generator is not None:
                 self._event_time.keep(step.uid, step.subtask, step.generator)

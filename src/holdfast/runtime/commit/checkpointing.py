@@ -7,6 +7,7 @@ next checkpoint; a failure before that loses both, as in Flink.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -58,7 +59,7 @@ from holdfast.runtime.function.user_function import functions_of
 from holdfast.runtime.graph.plan import JobPlan
 from holdfast.runtime.graph.stream_graph import KeyedNode, Node, NonKeyedNode, SinkNode, StreamGraph
 from holdfast.runtime.job.control import JobControl, SnapshotRequest
-from holdfast.runtime.job.engine import EpochAbandonedError, EpochInput, Job
+from holdfast.runtime.job.engine import BegunCheckpoint, EpochAbandonedError, EpochInput, Job
 from holdfast.runtime.restore import AttemptStart
 from holdfast.state.operator_snapshot import OperatorSnapshot
 from holdfast.state.run_file import RunHandle
@@ -135,8 +136,7 @@ class EpochCheckpoints:
         self._staged: Output = {}
         self._stopping: list[tuple[SnapshotRequest, str]] = []
         self._positions: Mapping[str, Any] | None = restored.positions
-        self._begun: PendingCheckpoint | None = None
-        self._sizes: Mapping[tuple[str, int], _Bytes] = {}
+        self._begun: deque[EpochCheckpoint] = deque()
         self._pending: EpochResult | None = None
         self._last_result: EpochResult | None = None
         self._requests: tuple[SnapshotRequest, ...] = ()
@@ -196,11 +196,14 @@ class EpochCheckpoints:
                 logger.warning("rejected a drain, because its savepoint cannot be written: %s", error)
                 self._control.reject(request, error)
 
-    def begin(self, epochs: JobEpochs, tasks: Sequence[CheckpointParticipant]) -> None:
-        """Begin the checkpoint of the running epoch before its tasks take their snapshots, in a real-time job.
+    def begin(self, epoch: int, epochs: JobEpochs, tasks: Sequence[CheckpointParticipant]) -> EpochCheckpoint:
+        """Begin the checkpoint of an epoch before its tasks take their snapshots, in a real-time job.
+
+        Several may be under way; they end in their order.
 
         Args:
-            epochs: State before the epoch.
+            epoch: The epoch.
+            epochs: The state as it is accepted.
             tasks: The subtasks that must acknowledge.
 
         Raises:
@@ -208,30 +211,17 @@ class EpochCheckpoints:
             PossibleInconsistentStateError: It is not known whether ids were reserved.
             CheckpointError: It could not be begun.
         """
-        self._begun = None
-        self._sizes = _sizes(epochs, self._previous_epoch)
-        self._begun = self._coordinator.begin(epochs.epoch, tasks, force=True)
+        pending = self._coordinator.begin(epoch, tasks, force=True)
+        assert pending is not None
+        begun = EpochCheckpoint(self._coordinator, epoch, pending, epochs, self._previous_epoch)
+        self._begun.append(begun)
+        return begun
 
-    def acknowledge(self, report: TaskReport, epochs: JobEpochs) -> None:
-        """Count the acknowledgement of a task for the checkpoint that was begun."""
-        assert self._begun is not None
-        for step in report.steps:
-            size = _size_after(step, self._sizes.get((step.uid, step.subtask), _Bytes()), epochs, self._previous_epoch)
-            self._coordinator.acknowledge(self._begun, _execution_id(report, step), _metrics(report, step, size))
-
-    def decline(self, execution_id: str, reason: CheckpointError) -> None:
-        """Abort the checkpoint that was begun, because a task cannot take its snapshot."""
-        assert self._begun is not None
-        self._coordinator.receive_decline_message(
-            DeclineCheckpoint(self._job.job_id, execution_id, self._begun.checkpoint_id, reason)
-        )
-
-    @property
-    def failure(self) -> CheckpointError | None:
-        """Why the checkpoint that was begun was aborted; None while it is pending."""
-        assert self._begun is not None
-        self._coordinator.poll()
-        return self._begun.failure
+    def _take_begun(self, epoch: int) -> PendingCheckpoint | None:
+        """Return the checkpoint that was begun for an epoch; None if there is none."""
+        if self._begun and self._begun[0].epoch == epoch:
+            return self._begun.popleft().pending
+        return None
 
     def on_epoch_abandoned(self, error: EpochAbandonedError, epochs: JobEpochs) -> None:
         """Record that the checkpoint of an epoch has failed, whose changes belong to the next one.
@@ -239,7 +229,7 @@ class EpochCheckpoints:
         Raises:
             HoldfastError: More checkpoints have failed than execution.checkpointing.tolerable-failed-checkpoints.
         """
-        begun, self._begun = self._begun, None
+        begun = self._take_begun(epochs.epoch)
         if begun is not None:
             self._aborted.append(begun.checkpoint_id)
         if self._failures.cause is not None:
@@ -302,6 +292,7 @@ class EpochCheckpoints:
             FencedError: Another leader took over.
             CheckpointError: The last checkpoint could not be completed; such a failure is not tolerated at the end.
         """
+        epochs.drop_begun()
         if self._pending is not None:
             completed = self._complete(epochs)
             if completed is None:
@@ -377,8 +368,9 @@ class EpochCheckpoints:
             CheckpointError: It could not be completed; nothing became visible.
         """
         assert self._pending is not None
-        self._requests = self._control.waiting
-        pending, self._begun = self._begun, None
+        # A checkpoint that is under way completes before requests are answered: they have a savepoint, or end the job.
+        self._requests = () if epochs.has_begun else self._control.waiting
+        pending = self._take_begun(epochs.epoch)
         tasks = [] if pending is not None else acknowledged_tasks(self._pending, epochs, self._previous_epoch)
         try:
             if pending is None:
@@ -480,6 +472,44 @@ class EpochCheckpoints:
             source_positions=self._positions,
             extra={PREVIOUS_EPOCH: self._previous_epoch, **extra},
         )
+
+
+class EpochCheckpoint(BegunCheckpoint):
+    """The checkpoint of one epoch of a real-time job, from its barrier until its document is written.
+
+    Args:
+        coordinator: The coordinator of the job.
+        epoch: The epoch.
+        pending: The checkpoint.
+        epochs: The state as it is accepted.
+        since: Epoch of the checkpoint before; state of later epochs is new.
+    """
+
+    def __init__(
+        self, coordinator: CheckpointCoordinator, epoch: int, pending: PendingCheckpoint, epochs: JobEpochs, since: int
+    ) -> None:
+        self._coordinator = coordinator
+        self.epoch = epoch
+        self.pending = pending
+        self._epochs = epochs
+        self._since = since
+        self._sizes = _sizes(epochs, since)
+
+    def acknowledge(self, report: TaskReport) -> None:
+        for step in report.steps:
+            before = self._sizes.get((step.uid, step.subtask), _Bytes())
+            size = _size_after(step, before, self._epochs, self._since)
+            self._coordinator.acknowledge(self.pending, _execution_id(report, step), _metrics(report, step, size))
+
+    def decline(self, execution_id: str, reason: CheckpointError) -> None:
+        self._coordinator.receive_decline_message(
+            DeclineCheckpoint(self._coordinator.job, execution_id, self.pending.checkpoint_id, reason)
+        )
+
+    @property
+    def failure(self) -> CheckpointError | None:
+        self._coordinator.poll()
+        return self.pending.failure
 
 
 NOTHING: Final = CheckpointMetrics()

@@ -100,6 +100,20 @@ class StagedInput:
         return [path for uid in source.staged for path in self.files.get(uid, ())]
 
 
+class BegunCheckpoint(Protocol):
+    """The checkpoint of an epoch whose tasks take their snapshots before the epoch has ended, in a real-time job."""
+
+    def acknowledge(self, report: TaskReport) -> None:
+        """Count the acknowledgement of a task."""
+
+    def decline(self, execution_id: str, reason: CheckpointError) -> None:
+        """Abort the checkpoint, because a task cannot take its snapshot."""
+
+    @property
+    def failure(self) -> CheckpointError | None:
+        """Why the checkpoint was aborted: declined, or not done before its timeout. None while it is pending."""
+
+
 class EpochDriver(Protocol):
     """The job master, as the engine sees it."""
 
@@ -118,27 +132,25 @@ class EpochDriver(Protocol):
     def report(self, failure: HoldfastError) -> None:
         """Record a failure after which the engine goes on by itself."""
 
-    def begin_checkpoint(self, tasks: Sequence[CheckpointParticipant]) -> None:
-        """Begin the checkpoint of the running epoch before its tasks take their snapshots. Blocks.
+    def begin_checkpoint(self, epoch: int, tasks: Sequence[CheckpointParticipant]) -> BegunCheckpoint:
+        """Begin the checkpoint of an epoch before its tasks take their snapshots. Blocks.
 
         An engine that does not call this leaves it to the driver, when the epoch has ended.
 
         Args:
+            epoch: The epoch.
             tasks: The subtasks of all steps, which must acknowledge.
 
         Raises:
             CheckpointError: It could not be begun.
         """
 
-    def acknowledge_checkpoint(self, report: TaskReport) -> None:
-        """Count the acknowledgement of a task."""
+    def begin_next_epoch(self) -> EpochDescriptor | None:
+        """Begin the next epoch before the one that runs has ended; `Engine.execute` gets it in its turn.
 
-    def decline_checkpoint(self, execution_id: str, reason: CheckpointError) -> None:
-        """Abort the checkpoint, because a task cannot take its snapshot."""
-
-    @property
-    def checkpoint_failure(self) -> CheckpointError | None:
-        """Why the checkpoint was aborted: declined, or not done before its timeout. None while it is pending."""
+        Returns:
+            The epoch; None if the one that runs must end first.
+        """
 
     @property
     def epoch(self) -> int:

@@ -19,19 +19,18 @@ from dataclasses import dataclass
 
 from holdfast.checkpoint.pending_checkpoint import CheckpointParticipant
 from holdfast.checkpoint.statistics import CheckpointStatsTracker
-from holdfast.errors import CheckpointError, ConfigurationError, FencedError, HoldfastError
+from holdfast.errors import ConfigurationError, FencedError, HoldfastError
 from holdfast.ha.options import HA_SUBMISSION
 from holdfast.kernel.ids import new_nonce
 from holdfast.kernel.secret import get_logger, redacted_message
 from holdfast.runtime.commit.checkpointing import EpochCheckpoints
 from holdfast.runtime.compaction import Compaction, CompactionStatistics
 from holdfast.runtime.epoch import JobEpochs, StartState
-from holdfast.runtime.exchange.stage_message import JobDescriptor
-from holdfast.runtime.exchange.task_report import TaskReport
+from holdfast.runtime.exchange.stage_message import EpochDescriptor, JobDescriptor
 from holdfast.runtime.graph.compiler import compile_graph, with_packed_exchanges, with_source_stage
 from holdfast.runtime.graph.plan import JobPlan
 from holdfast.runtime.job.control import JobControl, RescaleRequest
-from holdfast.runtime.job.engine import EpochAbandonedError, EpochDriver, EpochInput, Job, Outcome
+from holdfast.runtime.job.engine import BegunCheckpoint, EpochAbandonedError, EpochDriver, EpochInput, Job, Outcome
 from holdfast.runtime.job.options import MAX_PARALLELISM, PACKED_EXCHANGE
 from holdfast.runtime.job.progress import EpochProgress, JobHistory, ProgressReporter
 from holdfast.runtime.job.requested_parallelism import RequestedParallelism
@@ -208,18 +207,14 @@ class JobAttempt(EpochDriver):
     def is_all_committed(self) -> bool:
         return self._checkpoints.uncommitted.is_all_committed
 
-    def begin_checkpoint(self, tasks: Sequence[CheckpointParticipant]) -> None:
-        self._checkpoints.begin(self._epochs, tasks)
+    def begin_checkpoint(self, epoch: int, tasks: Sequence[CheckpointParticipant]) -> BegunCheckpoint:
+        return self._checkpoints.begin(epoch, self._epochs, tasks)
 
-    def acknowledge_checkpoint(self, report: TaskReport) -> None:
-        self._checkpoints.acknowledge(report, self._epochs)
-
-    def decline_checkpoint(self, execution_id: str, reason: CheckpointError) -> None:
-        self._checkpoints.decline(execution_id, reason)
-
-    @property
-    def checkpoint_failure(self) -> CheckpointError | None:
-        return self._checkpoints.failure
+    def begin_next_epoch(self) -> EpochDescriptor | None:
+        # A request waits until no epoch but the one that serves it is under way.
+        if self.has_requests or not self._epochs.may_begin_next:
+            return None
+        return self._epochs.begin_next(self._checkpoints.notifications_of_functions())
 
     def tick_if_due(self) -> None:
         if self._checkpoints.uncommitted.has_finished_commits and self._lock.acquire(blocking=False):
@@ -247,11 +242,13 @@ class JobAttempt(EpochDriver):
 
     def _run_epoch(self, epoch_input: EpochInput | None) -> None:
         self._checkpoints.uncommitted.poll_completed()
-        while (request := self._control.next_rescale()) is not None:
-            self._rescale(request)
-        self._checkpoints.reject_invalid_drains()
+        notifications = None
+        if not self._epochs.has_begun:
+            while (request := self._control.next_rescale()) is not None:
+                self._rescale(request)
+            self._checkpoints.reject_invalid_drains()
+            notifications = self._checkpoints.notifications_of_functions()
         started, began = time.perf_counter(), self._job.clock.now_ms()
-        notifications = self._checkpoints.notifications_of_functions()
         try:
             result = self._epochs.run(epoch_input, drain=self._control.drain_requested, notifications=notifications)
         except EpochAbandonedError as error:

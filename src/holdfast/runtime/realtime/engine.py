@@ -11,11 +11,11 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 from holdfast.checkpoint.config import CoordinatorConfiguration
-from holdfast.checkpoint.options import ALIGNMENT_LIMIT, MAX_CONCURRENT_CHECKPOINTS, CheckpointingMode
+from holdfast.checkpoint.options import ALIGNMENT_LIMIT, CheckpointingMode
 from holdfast.checkpoint.pending_checkpoint import CheckpointParticipant
 from holdfast.errors import CheckpointError, CheckpointFailureReason, ConfigurationError, HoldfastError
 from holdfast.kernel.configuration import Configuration
@@ -28,6 +28,7 @@ from holdfast.runtime.function.source import PositionFiles, SourceStatistics
 from holdfast.runtime.graph.input_matching import InputRules
 from holdfast.runtime.graph.plan import JobPlan, Stage
 from holdfast.runtime.job.engine import (
+    BegunCheckpoint,
     Engine,
     EngineUnavailableError,
     EpochAbandonedError,
@@ -73,6 +74,31 @@ class TaskGroup(Protocol):
         """End all tasks. Blocks for seconds at most."""
 
 
+@dataclass
+class _Barrier:
+    """A barrier that is under way.
+
+    Attributes:
+        epoch: The epoch that ends with it.
+        checkpoint: Its checkpoint; None if it could not be begun.
+        failure: Why it was abandoned; None while it may complete.
+        messages: Acknowledgements that have arrived, by task.
+        declines: Declines that have arrived and were not handled.
+        reports: What the tasks have acknowledged: their reports for this barrier and those before it.
+    """
+
+    epoch: EpochDescriptor
+    checkpoint: BegunCheckpoint | None = None
+    failure: CheckpointError | None = None
+    messages: dict[TaskKey, Message] = field(default_factory=dict)
+    declines: list[tuple[TaskKey, Message]] = field(default_factory=list)
+    reports: dict[TaskKey, list[tuple[int, TaskReport]]] = field(default_factory=dict)
+
+    @property
+    def has_news(self) -> bool:
+        return len(self.messages) > len(self.reports) or bool(self.declines)
+
+
 class RealTimeInput(EpochInput):
     """What the sources have read up to a barrier."""
 
@@ -103,7 +129,7 @@ class RealTimeEngine(Engine):
         options = CoordinatorConfiguration.from_options(configuration)
         self._interval = (options.interval or _DEFAULT_INTERVAL) / 1000
         self._min_pause = options.min_pause / 1000
-        self._max_concurrent = options.max_concurrent
+        self._max_concurrent = 1 if options.min_pause else options.max_concurrent  # as in Flink
         self._alignment_limit = configuration.get(ALIGNMENT_LIMIT)
         self._is_aligned = options.mode is CheckpointingMode.EXACTLY_ONCE
         self._changed = threading.Condition()
@@ -113,9 +139,7 @@ class RealTimeEngine(Engine):
         self._driver: EpochDriver | None = None
         self._connected: dict[TaskKey, str] = {}
         self._lost: set[TaskKey] = set()
-        self._barrier: int | None = None
-        self._acknowledged: dict[TaskKey, Message] = {}
-        self._declined: list[tuple[TaskKey, Message]] = []
+        self._barriers: dict[int, _Barrier] = {}
         self._accepted = 0
         self._has_failed = False
         self._assigned: dict[int, int] = {}
@@ -165,12 +189,8 @@ class RealTimeEngine(Engine):
         history = Configuration(dict(job.configuration)).get(LATENCY_HISTORY)
         if history < 1:
             raise ConfigurationError(f"{LATENCY_HISTORY.key} is {history}: it must be 1 or more.")
-        if self._max_concurrent > 1:
-            raise ConfigurationError(
-                f"{MAX_CONCURRENT_CHECKPOINTS.key} of a real-time job must be 1, not {self._max_concurrent}: its "
-                "barriers follow one another."
-            )
         self._has_failed = False
+        self._barriers = {}
         self._job = job
         self.check(plan, [tasks for _, tasks in self._stages(plan)])
         self._files = JobPositionFiles(job.directory(), token)
@@ -188,7 +208,7 @@ class RealTimeEngine(Engine):
         assert self._sources is not None
         self._driver = driver
         while not driver.is_stopping:
-            is_last = self._sources.is_exhausted
+            is_last = self._sources.is_exhausted and not self._barriers
             driver.process(RealTimeInput(self._sources, is_last))
             if is_last:
                 return Outcome.ENDED
@@ -196,23 +216,28 @@ class RealTimeEngine(Engine):
 
     def execute(self, epoch: EpochDescriptor, epoch_input: EpochInput | StagedInput | None) -> EpochReport:
         assert self._sources is not None
-        if self._group is None:
-            self._launch(epoch)
-        else:
-            self._send_epoch("epoch", epoch)
-        self._wait_until_due(epoch)
-        try:
-            reports = self._take_snapshot(epoch.epoch)
-        except EpochAbandonedError as error:
-            self._abandon(epoch.epoch)
+        if epoch.epoch not in self._barriers:  # it did not begin before the epoch before it has ended
+            if self._group is None:
+                self._launch(epoch)
+            else:
+                self._send_epoch("epoch", epoch)
+            self._wait_until_due(epoch)
+            self._trigger(epoch)
+        barrier = self._barriers[epoch.epoch]
+        failure = self._wait_for_acknowledgements(barrier)
+        with self._changed:
+            del self._barriers[epoch.epoch]
+        if failure is not None:
             if epoch.is_last:  # event time has ended in the tasks
                 raise CheckpointError(
-                    "The last checkpoint failed. It is not tolerated, because no later one can replace it:", str(error)
-                ) from error
-            raise
+                    "The last checkpoint failed. It is not tolerated, because no later one can replace it:",
+                    str(failure),
+                ) from failure
+            raise EpochAbandonedError(str(failure), failure)
+        reports = {task: self._unaccepted(parts) for task, parts in barrier.reports.items()}
         self._accepted, self._has_failed = epoch.epoch, False
         self._files.epoch = epoch.epoch
-        self._sources.acknowledge([message["positions"] for message in self._acknowledged.values()])
+        self._sources.acknowledge([message["positions"] for message in barrier.messages.values()])
         return EpochReport(
             tuple(
                 tuple(reports[task] for task in self._tasks_of(stage.index))
@@ -275,8 +300,8 @@ class RealTimeEngine(Engine):
         server = ControlServer(*self.control_hosts(), attempt, self._on_message, self._on_connected, self._on_lost)
         with self._changed:
             self._server = server
-            self._connected, self._lost, self._acknowledged, self._declined = {}, set(), {}, []
-            self._barrier, self._accepted = None, 0
+            self._connected, self._lost = {}, set()
+            self._barriers, self._accepted = {}, 0
             self._assigned, self._drained = dict.fromkeys(range(self.source_tasks), 0), {}
             self._metrics = {}
         numbered = self._stages(self._job.plan)
@@ -310,6 +335,7 @@ class RealTimeEngine(Engine):
     def _send_epoch(self, kind: str, epoch: EpochDescriptor) -> None:
         """Send each task its state as it is accepted."""
         assert self._sources is not None
+        decided = min(self._barriers, default=epoch.epoch) - 1
         splits = self._sources.assignments()
         first = self._first_stage
         if kind == "start":
@@ -317,7 +343,11 @@ class RealTimeEngine(Engine):
         for stage, tasks in self._stages(self._job.plan):
             message = StageMessage.of(epoch, stage)
             for partition in range(tasks):
-                values: dict[str, Any] = {"epoch": message.for_task(partition), "accepted": self._accepted}
+                values: dict[str, Any] = {
+                    "epoch": message.for_task(partition),
+                    "accepted": self._accepted,
+                    "decided": decided,
+                }
                 if kind == "start":
                     values["splits"] = splits.get(partition, {}) if stage.index == first else {}
                 self._control.send((stage.index, partition), kind, **values)
@@ -367,42 +397,80 @@ class RealTimeEngine(Engine):
             else:
                 self._driver.wait(min(left, _POLL_SECONDS))
 
-    def _take_snapshot(self, epoch: int) -> dict[TaskKey, TaskReport]:
-        """Send a barrier into the sources, and return the reports of all tasks.
-
-        Raises:
-            EpochAbandonedError: A task has declined, or it has taken too long.
-        """
+    def _trigger(self, epoch: EpochDescriptor) -> None:
+        """Begin the checkpoint of an epoch, and send its barrier into the sources."""
         driver = self._driver
         assert driver is not None
+        barrier = _Barrier(epoch)
         try:
-            driver.begin_checkpoint(self._participants())
+            barrier.checkpoint = driver.begin_checkpoint(epoch.epoch, self._participants())
         except CheckpointError as error:
-            raise EpochAbandonedError(str(error), error) from error
+            barrier.failure = error
         with self._changed:
-            self._acknowledged, self._declined, self._barrier = {}, [], epoch
+            self._barriers[epoch.epoch] = barrier
         self._triggered_at = time.monotonic()
+        if barrier.failure is not None:
+            self._abandon(barrier)
+            return
         for task in self._tasks_of(self._first_stage):
-            self._control.send(task, "trigger", epoch=epoch)
+            self._control.send(task, "trigger", epoch=epoch.epoch)
+
+    def _wait_for_acknowledgements(self, barrier: _Barrier) -> CheckpointError | None:
+        """Block until all tasks have acknowledged a barrier, or it is abandoned. Others may follow it meanwhile.
+
+        Returns:
+            Why it is abandoned; None if it is not.
+        """
         number = len(self._all_tasks())
-        reports: dict[TaskKey, TaskReport] = {}
         while True:
-            with self._changed:
-                if len(self._acknowledged) == len(reports) and not self._declined:
-                    self._changed.wait(_POLL_SECONDS)
-                arrived = {task: message for task, message in self._acknowledged.items() if task not in reports}
-                declined, self._declined = self._declined, []
-            for task, message in arrived.items():
-                reports[task] = TaskReport.from_json(dict(message["report"]))
-                driver.acknowledge_checkpoint(reports[task])
-            for task, message in declined:
-                reason = CheckpointError(CheckpointFailureReason[message["reason"]], message["message"])
-                driver.decline_checkpoint(self._connected[task], reason)
-            if (failure := driver.checkpoint_failure) is not None:
-                raise EpochAbandonedError(str(failure), failure)
-            if len(reports) == number:
-                return reports
+            for one in list(self._barriers.values()):
+                if one.failure is None:
+                    self._count_answers(one)
+            if barrier.failure is not None or len(barrier.reports) == number:
+                return barrier.failure
             self._check_tasks()
+            self._trigger_next(barrier)
+            with self._changed:
+                if not any(one.has_news for one in self._barriers.values() if one.failure is None):
+                    self._changed.wait(_POLL_SECONDS)
+
+    def _count_answers(self, barrier: _Barrier) -> None:
+        """Give the coordinator what tasks have answered to a barrier; abandon it if its checkpoint was aborted."""
+        checkpoint = barrier.checkpoint
+        assert checkpoint is not None
+        with self._changed:
+            arrived = {task: message for task, message in barrier.messages.items() if task not in barrier.reports}
+            declines, barrier.declines = barrier.declines, []
+        for task, message in arrived.items():
+            parts = [(part, TaskReport.from_json(dict(report))) for part, report in message["reports"]]
+            barrier.reports[task] = parts
+            checkpoint.acknowledge(self._unaccepted(parts))
+        for task, message in declines:
+            reason = CheckpointError(CheckpointFailureReason[message["reason"]], message["message"])
+            checkpoint.decline(self._connected[task], reason)
+        barrier.failure = checkpoint.failure
+        if barrier.failure is not None:
+            self._abandon(barrier)
+
+    def _unaccepted(self, parts: Sequence[tuple[int, TaskReport]]) -> TaskReport:
+        """Return one report with all that a task has written since the last barrier that was accepted."""
+        first, *others = [report for part, report in parts if part > self._accepted]
+        for report in others:
+            first = report.after(first, self._job.plan.clocks)
+        return first
+
+    def _trigger_next(self, barrier: _Barrier) -> None:
+        """Let the next barrier follow one that is under way, if it is due and so many may be."""
+        pending = sum(one.failure is None for one in self._barriers.values())
+        if pending >= self._max_concurrent or barrier.epoch.is_last:
+            return
+        if time.monotonic() < self._triggered_at + self._interval:
+            return
+        assert self._driver is not None
+        following = self._driver.begin_next_epoch()
+        if following is not None:
+            self._send_epoch("epoch", following)
+            self._trigger(following)
 
     def _participants(self) -> list[CheckpointParticipant]:
         return [
@@ -413,13 +481,11 @@ class RealTimeEngine(Engine):
             if has_subtask(step, partition)
         ]
 
-    def _abandon(self, epoch: int) -> None:
+    def _abandon(self, barrier: _Barrier) -> None:
         """Tell the tasks to go on without a barrier."""
         self._has_failed = True
-        with self._changed:
-            self._barrier = None
         for task in self._all_tasks():
-            self._control.send(task, "abort", epoch=epoch)
+            self._control.send(task, "abort", epoch=barrier.epoch.epoch)
 
     def _wait_for_tasks(self, expected: set[TaskKey]) -> None:
         """Block until all tasks have connected."""
@@ -479,12 +545,14 @@ class RealTimeEngine(Engine):
         with self._changed:
             if server is not self._server:
                 return
-            if kind in ("acknowledge", "decline") and message["epoch"] != self._barrier:
-                logger.debug("ignored %s of task %s for epoch %s, which is over", kind, task, message["epoch"])
-            elif kind == "acknowledge":
-                self._acknowledged[task] = message
-            elif kind == "decline":
-                self._declined.append((task, message))
+            if kind in ("acknowledge", "decline"):
+                barrier = self._barriers.get(message["epoch"])
+                if barrier is None or barrier.failure is not None:
+                    logger.debug("ignored %s of task %s for epoch %s, which is over", kind, task, message["epoch"])
+                elif kind == "acknowledge":
+                    barrier.messages[task] = message
+                else:
+                    barrier.declines.append((task, message))
             elif kind == "metrics":
                 self._metrics[task] = time.monotonic(), RealTimeMetrics.from_json(message["metrics"])
                 return

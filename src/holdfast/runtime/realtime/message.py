@@ -219,6 +219,7 @@ class InputGate:
         self._held_bytes = 0
         self._aligning: int | None = None
         self._released = -1
+        self._abandoned: set[int] = set()
         self._messages: deque[tuple[_Channel, tuple[int, ...], pa.Buffer | LatencyMarker | None]] = deque()
         self.barrier: int | None = None
         self.markers: list[LatencyMarker] = []
@@ -272,8 +273,16 @@ class InputGate:
         self._accept_held()
         self._read()
 
+    def abandon(self, number: int) -> None:
+        """Continue without a barrier, whether it has arrived or not. Others that are under way stay."""
+        if self._aligning == number:
+            self.release(number)
+        elif number > self._released:
+            self._abandoned.add(number)
+
     def _unblock(self, number: int) -> None:
         self._released = max(self._released, number)
+        self._abandoned = {abandoned for abandoned in self._abandoned if abandoned > self._released}
         if self._aligning is None or self._aligning > number:
             return
         self._aligning = self.barrier = None
@@ -342,8 +351,8 @@ class InputGate:
             raise LostFrameError(f"a frame is of the unknown kind {kind}")
 
     def _align(self, channel: _Channel, number: int) -> None:
-        if number <= self._released:
-            return  # it was abandoned
+        if number <= self._released or number in self._abandoned:
+            return
         self._unblock(number - 1)  # and so were all before this one
         if self._aligning is None:
             self._aligning_since = time.monotonic()

@@ -108,7 +108,7 @@ class _Snapshot(NamedTuple):
 
     Attributes:
         number: The barrier.
-        report: The report of the task.
+        reports: The report of the task, behind those for barriers before it that the driver may not have accepted.
         positions: The positions of its sources.
         files: What must be durable before the driver gets the report.
         alignment: Seconds of the alignment.
@@ -116,7 +116,7 @@ class _Snapshot(NamedTuple):
     """
 
     number: int
-    report: TaskReport
+    reports: Sequence[tuple[int, TaskReport]]
     positions: Mapping[str, Any]
     files: Sequence[str]
     alignment: float
@@ -203,9 +203,8 @@ class RealTimeTask:
         self._granted_at = 0.0
         self._is_stopped = False
         self._accepted: EpochDescriptor | None = None
-        self._notified_of = 0
-        self._unaccepted: TaskReport | None = None
-        self._reported = 0
+        self._begun: dict[int, EpochDescriptor] = {}
+        self._unaccepted: list[tuple[int, TaskReport]] = []
         self._meter = TaskMeter(job.configuration.get(LATENCY_HISTORY))
         self._source_uids = sorted(self._sources)
         self._latency_seconds = job.configuration.get(LATENCY_INTERVAL) / 1000
@@ -257,8 +256,11 @@ class RealTimeTask:
     def _wait_for_start(self) -> None:
         while self._accepted is None:
             self._handle(self._inbox.get())
-        self._notified_of = self._accepted.epoch
-        self._begin(self._accepted)
+        first = self._accepted
+        # Its functions hear of these checkpoints when they open, and not at its barrier again.
+        quiet = replace(first.notifications, completed=None, aborted=())
+        self._begun[first.epoch] = replace(first, notifications=quiet)
+        self._begin(first)
 
     def _begin(self, epoch: EpochDescriptor) -> None:
         """Begin the time up to the next barrier, with the state of the task."""
@@ -279,17 +281,18 @@ class RealTimeTask:
                 self._own_clocks.setdefault(uid, _OwnClock(epoch.event_time.clocks[uid], sources)).follow(executor)
         self._set_time()
 
-    def _next(self, epoch: EpochDescriptor, report: TaskReport) -> EpochDescriptor:
+    def _next(self, epoch: EpochDescriptor) -> EpochDescriptor:
         """Return the state behind a barrier: what the driver has accepted, and what this task has written since.
 
         Args:
-            epoch: The epoch of the barrier, with the state as the driver has accepted it.
-            report: All that this task has written and the driver has not accepted.
+            epoch: The epoch of the barrier.
         """
-        versions = dict(epoch.versions)
-        states = {uid: dict(_by_subtask(state)) for uid, state in epoch.operator_states.items()}
-        generators = {uid: dict(held) for uid, held in epoch.generators.items()}
-        for step in report.steps:
+        accepted = self._accepted
+        assert accepted is not None
+        versions = dict(accepted.versions)
+        states = {uid: dict(_by_subtask(state)) for uid, state in accepted.operator_states.items()}
+        generators = {uid: dict(held) for uid, held in accepted.generators.items()}
+        for step in (step for _, report in self._unaccepted for step in report.steps):
             if step.runs:
                 runs = [RunHandle.from_json(run) for run in step.runs]
                 versions[step.uid] = versions.get(step.uid, StateVersion()).plus(runs)
@@ -297,11 +300,8 @@ class RealTimeTask:
                 states.setdefault(step.uid, {})[step.subtask] = OperatorSnapshot.from_json(step.operator_state)
             if step.generator is not None:
                 generators.setdefault(step.uid, {})[step.subtask] = step.generator
-        is_news = self._notified_of != epoch.epoch
-        self._notified_of = epoch.epoch
         return replace(
             epoch,
-            notifications=epoch.notifications if is_news else replace(epoch.notifications, completed=None, aborted=()),
             epoch=epoch.epoch + 1,
             attempt=0,
             processing_time=self._clock.now_ms(),
@@ -336,17 +336,13 @@ class RealTimeTask:
             self._frames.add_barrier(number)
             yield self._flush()
         began = time.monotonic()
-        report = self._task.acknowledge()
-        if self._unaccepted is not None:
-            report = report.after(self._unaccepted, epoch.event_time.clocks)
-        self._unaccepted, self._reported = report, number
+        self._unaccepted.append((number, self._task.acknowledge()))
         if is_over:
             self._watermarks = {}
-        self._begin(self._next(epoch, report))
+        self._begin(self._next(epoch))
         alignment = self._gate.alignment_seconds if self._gate is not None else 0.0
-        self._snapshots.put(
-            _Snapshot(number, report, positions, self._files.kept(), alignment, time.monotonic() - began)
-        )
+        reports, files = tuple(self._unaccepted), self._files.kept()
+        self._snapshots.put(_Snapshot(number, reports, positions, files, alignment, time.monotonic() - began))
         # The barrier must not wait behind the snapshot for the next elements.
         if self._stage.consumers and not self._frames.is_followed:
             yield self._flush()
@@ -366,16 +362,20 @@ class RealTimeTask:
                     continue
                 seconds = snapshot.alignment, snapshot.sync, time.monotonic() - began
                 times = BarrierTimes(*(round(1e6 * one) for one in seconds))
-                report = replace(snapshot.report, barrier=times).to_json()
-                self._driver.send("acknowledge", epoch=snapshot.number, report=report, positions=snapshot.positions)
+                reports = [(number, replace(report, barrier=times).to_json()) for number, report in snapshot.reports]
+                self._driver.send("acknowledge", epoch=snapshot.number, reports=reports, positions=snapshot.positions)
         except BaseException as error:  # noqa: BLE001 - the thread of the task raises it
             self._inbox.put(error)
 
     def _epoch_of(self, number: int) -> EpochDescriptor:
-        """Return the state that the driver has accepted before a barrier; it is sent before the barrier."""
-        while self._accepted is None or self._accepted.epoch < number:
+        """Return the epoch of a barrier, with the news of those before it whose barriers did not arrive."""
+        while number not in self._begun:  # it is sent before the barrier
             self._handle(self._inbox.get())
-        return self._accepted
+        epochs = [self._begun.pop(one) for one in sorted(self._begun) if one <= number]
+        notifications = epochs[0].notifications
+        for epoch in epochs[1:]:
+            notifications = epoch.notifications.after(notifications)
+        return replace(epochs[-1], notifications=notifications)
 
     # Time
 
@@ -680,7 +680,7 @@ class RealTimeTask:
     def _handle_message(self, message: Mapping[str, Any]) -> None:
         kind = message["kind"]
         if kind in ("start", "epoch"):
-            self._accept(message["epoch"], message["accepted"])
+            self._accept(message["epoch"], message["accepted"], message["decided"])
         if kind in ("start", "splits"):
             splits: Mapping[str, Sequence[SourceSplit]] = message["splits"]
             self._splits += sum(map(len, splits.values()))
@@ -700,26 +700,30 @@ class RealTimeTask:
         elif kind != "epoch":
             raise HoldfastError(f"the driver sent a message of the unknown kind {kind!r}")
 
-    def _accept(self, epoch: EpochDescriptor, accepted: int) -> None:
-        """Record the next epoch and its state.
+    def _accept(self, epoch: EpochDescriptor, accepted: int, decided: int) -> None:
+        """Record the next epoch, and the state that is accepted.
 
         Args:
             epoch: The epoch.
             accepted: The last epoch whose barrier the driver has accepted.
+            decided: The last epoch such that this barrier and those before it are accepted or abandoned.
         """
-        before = self._accepted
-        if before is not None and before.epoch != self._notified_of:  # its barrier did not come to its end here
-            epoch = replace(epoch, notifications=epoch.notifications.after(before.notifications))
-        self._accepted = epoch
+        self._accepted = self._begun[epoch.epoch] = epoch
         self._readers.barrier_accepted(accepted)
-        if self._reported <= accepted:
-            self._unaccepted = None
+        merged: TaskReport | None = None
+        following: list[tuple[int, TaskReport]] = []
+        for number, report in self._unaccepted:
+            if accepted < number <= decided:  # abandoned: the next one has it too
+                merged = report if merged is None else report.after(merged, epoch.event_time.clocks)
+            elif number > decided:
+                following.append((number, report))
+        self._unaccepted = [*([] if merged is None else [(decided, merged)]), *following]
 
     def _abandon(self, number: int) -> None:
         """Go on without the snapshot of a barrier. What was written for it is reported with the next one."""
-        self._triggered = [triggered for triggered in self._triggered if triggered > number]
+        self._triggered = [triggered for triggered in self._triggered if triggered != number]
         if self._gate is not None:
-            self._gate.release(number)
+            self._gate.abandon(number)
 
 
 class _OwnClock:

@@ -18,7 +18,7 @@ from holdfast.datastream import KeyedProcessFunction, MapFunction
 from holdfast.datastream.functions import CheckpointedFunction, CheckpointListener
 from holdfast.datastream.state import ListStateDescriptor, ValueStateDescriptor
 from holdfast.datastream.window import TumblingEventTimeWindows
-from holdfast.errors import ConfigurationError, JobExecutionError
+from holdfast.errors import JobExecutionError
 from holdfast.kernel import fault
 from holdfast.runtime.exchange.layout import message_batch
 from holdfast.runtime.master.job_client import JobClient
@@ -360,12 +360,6 @@ def test_functions_hear_of_each_checkpoint_once(tmp_path: Path) -> None:
     assert heard == {number for number in completed if number <= latest}
 
 
-def test_several_checkpoints_at_a_time_are_refused(tmp_path: Path) -> None:
-    options = {"execution.checkpointing.max-concurrent-checkpoints": "2"}
-    with pytest.raises((ConfigurationError, JobExecutionError), match="max-concurrent-checkpoints of a real-time job"):
-        program(Rows(), Count()).run(tmp_path, options)
-
-
 def frames(producer: int, *items: int | bytes) -> pa.RecordBatch:
     """Return frames of a producer: a number is a barrier, bytes are a message."""
     writer = FrameWriter(1, producer, 1, 0)
@@ -386,7 +380,7 @@ def test_what_waits_behind_an_abandoned_barrier_goes_on() -> None:
     first, second = frames(0, b"a", 1, b"b", 2, b"c"), frames(1, b"d", 1, b"e", 2)
     gate.receive(first)
     assert taken(gate) == [b"a"]
-    gate.release(1)
+    gate.abandon(1)
     assert taken(gate) == [b"b"]
     gate.receive(second)
     assert taken(gate) == [b"d", b"e"], "the abandoned barrier holds nothing back"
@@ -405,6 +399,18 @@ def test_a_newer_barrier_releases_an_older_one() -> None:
     assert gate.barrier == 3
     gate.release(3)
     assert taken(gate) == [b"d", b"e"]
+
+
+def test_a_barrier_that_is_abandoned_leaves_the_one_before_it() -> None:
+    gate = InputGate(1, 2, 0)
+    gate.receive(frames(0, b"a", 1, b"b", 2, b"c", 3))
+    gate.abandon(2)
+    gate.receive(frames(1, b"d", 1, b"e", 2, b"f", 3))
+    assert taken(gate) == [b"a", b"d"]
+    assert gate.barrier == 1
+    gate.release(1)
+    assert taken(gate) == [b"b", b"c", b"e", b"f"], "nothing waits for the barrier that was abandoned"
+    assert gate.barrier == 3
 
 
 def test_only_what_waits_for_other_producers_counts_for_the_limit() -> None:
