@@ -40,6 +40,7 @@ class Kind:
         epochs: How many epochs of input histories have.
         intervals: How long it may be from one checkpoint to the next.
         timeouts: How long a checkpoint may take, if histories differ in that.
+        concurrent: How many checkpoints may be under way, if histories differ in that.
         at_end: Judges what is left when the job has ended.
     """
 
@@ -56,6 +57,7 @@ class Kind:
     epochs: Sequence[int] = (5, 10, 20)
     intervals: Sequence[str] = ("300 ms", "", "")
     timeouts: Sequence[str] = ()
+    concurrent: Sequence[int] = ()
     at_end: Callable[[World], None] = lambda world: None
 
 
@@ -95,6 +97,7 @@ REAL_TIME: Final = Kind(
     (3, 6, 12),
     ("20 ms", "5 ms", "100 ms"),
     ("10 min", "1 s"),
+    (1, 2, 4),
     realtime.require_tasks_ended,
 )
 KINDS: Final = {"light": LIGHT, "real": REAL, "real-time": REAL_TIME}

@@ -21,7 +21,7 @@ from holdfast.common import WatermarkStrategy
 from holdfast.datastream import ParquetFileSink
 from holdfast.errors import HoldfastError
 from holdfast.kernel.configuration import Configuration
-from holdfast.runtime.exchange.stage_message import JobDescriptor
+from holdfast.runtime.exchange.stage_message import EpochDescriptor, JobDescriptor
 from holdfast.runtime.function.bounded_sources import SequentialReader
 from holdfast.runtime.function.source import (
     BoundedEnumerator,
@@ -313,6 +313,13 @@ class SimulatedRealTimeEngine(RealTimeEngine):
 
         return SimulatedTasks(world, trouble, exchange, run, tasks)
 
+    def _trigger(self, epoch: EpochDescriptor) -> None:
+        under_way = [one.epoch for one in self._barriers.values() if one.failure is None]
+        super()._trigger(epoch)
+        if under_way:
+            self._world.note("begins while another one is under way: checkpoint")
+            require_order(self._world, under_way, epoch, self._max_concurrent)
+
     def control_hosts(self) -> tuple[str, str]:
         return "driver", "driver"
 
@@ -351,6 +358,22 @@ class SimulatedThread:
     def start(self) -> None:
         assert self._world.current is not None
         self._world.spawn(self._world.current.process, self._name, self._body)
+
+
+def require_order(world: World, under_way: Sequence[EpochDescriptor], epoch: EpochDescriptor, most: int) -> None:
+    """What several checkpoints at a time promise: not more than allowed, and the state of each is that before and more.
+
+    A run that is replaced is deleted soon, and a task that has not come to the barrier yet reads it.
+    """
+    if len(under_way) >= most:
+        world.fail(f"the checkpoint of epoch {epoch.epoch} begins while {len(under_way)} of {most} are under way")
+    before = max(under_way, key=lambda one: one.epoch)
+    if before.epoch >= epoch.epoch or before.is_last:
+        world.fail(f"the checkpoint of epoch {epoch.epoch} begins behind that of epoch {before.epoch}")
+    for uid, version in before.versions.items():
+        missing = {run.path for run in version.runs} - {run.path for run in epoch.versions[uid].runs}
+        if missing:
+            world.fail(f"runs of {uid!r} are replaced while a task may read them: {sorted(missing)}")
 
 
 def require_tasks_ended(world: World) -> None:

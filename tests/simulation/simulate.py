@@ -178,6 +178,9 @@ def _settings(choices: Choices, kind: Kind) -> tuple[Settings, Climate, int, int
         options["execution.checkpointing.interval"] = interval
     if kind.timeouts:
         options["execution.checkpointing.timeout"] = kind.timeouts[choices.below(len(kind.timeouts))]
+    if kind.concurrent:
+        most = kind.concurrent[choices.below(len(kind.concurrent))]
+        options["execution.checkpointing.max-concurrent-checkpoints"] = str(most)
     settings = Settings(
         options=options,
         max_runs=max_runs,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from holdfast.runtime.epoch import JobEpochs
 from holdfast.runtime.realtime.engine import RealTimeEngine
 from holdfast.runtime.realtime.message import InputGate
 from holdfast.runtime.realtime.source_coordinator import SourceCoordinator, _Input
@@ -102,13 +103,47 @@ def task_without_driver_goes_on() -> Patch:
 def one_task_not_waited_for() -> Patch:
     """A checkpoint is complete though one of its tasks has not acknowledged it."""
     line = "tuple(reports[task] for task in self._tasks_of(stage.index))"
-    yield edited(RealTimeEngine, "_take_snapshot", "len(reports) == number", "len(reports) >= number - 1")
+    enough = "len(barrier.reports) == number"
+    yield edited(RealTimeEngine, "_wait_for_acknowledgements", enough, "len(barrier.reports) >= number - 1")
     yield edited(RealTimeEngine, "execute", line, line.replace("self.", "reports.keys() & self."))
+
+
+def barriers_without_limit() -> Patch:
+    """As many barriers are under way as there is time for."""
+    yield edited(RealTimeEngine, "_trigger_next", "pending >= self._max_concurrent or ", "")
+
+
+def reports_taken_twice() -> Patch:
+    """What a task has written for a checkpoint that is complete counts for the next one again."""
+    yield edited(RealTimeEngine, "_unaccepted", "if part > self._accepted", "")
+
+
+def reports_under_way_forgotten() -> Patch:
+    """A task whose checkpoint is complete forgets what it has written for those behind it."""
+    yield edited(RealTimeTask, "_accept", "elif number > decided:", "elif False:")
+
+
+def abandoned_reports_forgotten() -> Patch:
+    """A task forgets what it has written for a checkpoint that was abandoned."""
+    yield edited(RealTimeTask, "_accept", "[(decided, merged)]", "[]")
+
+
+def newest_acknowledgement_counts_for_all() -> Patch:
+    """The acknowledgement of a later barrier counts for the oldest one."""
+    line = 'self._barriers.get(message["epoch"])'
+    yield edited(RealTimeEngine, "_on_message", line, "next(iter(self._barriers.values()), None)")
+
+
+def runs_replaced_under_way() -> Patch:
+    """Merged runs replace others while a task may still read these."""
+    results = "self._compaction.take_results(self.versions, self.plan, self._now())"
+    yield edited(JobEpochs, "run", "if self._begun:", f"if setattr(self, 'versions', {results}) or self._begun:")
+    yield edited(JobEpochs, "may_begin_next", "not self._compaction.has_results", "True")
 
 
 def positions_of_one_task() -> Patch:
     """The positions of one task are those of all."""
-    line = 'self._sources.acknowledge([message["positions"] for message in self._acknowledged.values()]'
+    line = 'self._sources.acknowledge([message["positions"] for message in barrier.messages.values()]'
     yield edited(RealTimeEngine, "execute", line, f"{line}[:1]")
 
 
