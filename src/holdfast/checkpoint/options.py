@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any, Final, TypeVar
 
 from holdfast.errors import ConfigurationError
-from holdfast.kernel.configuration import ConfigOption, DurationType, MemorySize
+from holdfast.kernel.configuration import ConfigOption, DurationType, MemoryLimit, MemorySize
 
 T = TypeVar("T")
 
@@ -208,10 +208,10 @@ TOLERABLE_FAILED: Final = ConfigOption(
 )
 ALIGNMENT_LIMIT: Final = ConfigOption[int | None](
     "task.checkpoint.alignment.max-size",
-    MemorySize,
+    MemoryLimit,
     None,
     "Maximum number of bytes that a task of a real-time job buffers while it waits for a barrier of all its "
-    "producers; with more it declines the checkpoint. Unset: only back-pressure limits it. Epoch jobs buffer nothing.",
+    "producers; with more it declines the checkpoint. -1 or unset: only back-pressure limits it. Epoch jobs buffer nothing.",
 )
 EXTERNALIZED_RETENTION: Final = ConfigOption(
     "execution.checkpointing.externalized-checkpoint-retention",

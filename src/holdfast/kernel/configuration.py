@@ -45,6 +45,10 @@ class MemorySize:
     """
 
 
+class MemoryLimit:
+    """The type of options that are a size, or -1 for no limit. Their values are whole bytes, or None."""
+
+
 @dataclass(frozen=True, eq=False)
 class ConfigOption(Generic[T]):
     """One option.
@@ -55,7 +59,7 @@ class ConfigOption(Generic[T]):
 
     Attributes:
         key: The current key.
-        type: str, int, float, bool, list, DurationType, MemorySize or an Enum class.
+        type: str, int, float, bool, list, DurationType, MemorySize, MemoryLimit or an Enum class.
         default: The value when the option is not set, already converted.
         description: The effect of the option, for the documentation.
         deprecated_keys: Older keys, accepted with a warning.
@@ -181,6 +185,7 @@ def describe_values(kind: Any) -> str:
         bool: "true or false",
         DurationType: "a length of time such as '10 s', '100 ms' or a number of milliseconds",
         MemorySize: "a size such as '64 mb' or a number of bytes",
+        MemoryLimit: "a size such as '64 mb', a number of bytes, or -1 for no limit",
     }
     return words.get(kind, "a list of texts, in one text separated by ';' or ','")
 
@@ -206,6 +211,7 @@ def convert(kind: Any, value: Any) -> Any:
         bool: _truth,
         DurationType: _duration,
         MemorySize: _memory_size,
+        MemoryLimit: _memory_limit,
     }
     return converters[kind](value)
 
@@ -272,6 +278,10 @@ def _memory_size(value: Any) -> int:
     if result < 0:
         raise ValueError
     return result
+
+
+def _memory_limit(value: Any) -> int | None:
+    return None if str(value).strip() == "-1" else _memory_size(value)
 
 
 def _texts(value: Any) -> list[str]:

@@ -165,6 +165,7 @@ def _of_real_time(master: JobMaster, labels: Mapping[str, str]) -> Iterator[Samp
             if flow.barrier is not None:
                 own = {**labels, "operator_id": uid, "subtask_index": str(flow.subtask)}
                 yield metric.ALIGNMENT_TIME.sample(1000 * flow.barrier.alignment, own)
+                yield metric.START_DELAY.sample(1000 * flow.barrier.start_delay, own)
                 yield metric.SYNC_SECONDS.sample(flow.barrier.sync / 1e6, own)
     for (_, partition), task in sorted(tasks.items()):
         for uid in task.operators:

@@ -573,8 +573,8 @@ def _durations(report: TaskReport, step: StepReport) -> dict[str, int]:
     """Return the milliseconds of a snapshot. A real-time task has them as a whole, as Flink's tasks do."""
     if report.barrier is None:
         return {"sync_duration": step.saving[0], "async_duration": step.saving[1]}
-    alignment, sync, asynchronous = (round(time / 1000) for time in report.barrier)
-    return {"alignment_duration": alignment, "sync_duration": sync, "async_duration": asynchronous}
+    names = "start_delay", "alignment_duration", "sync_duration", "async_duration"
+    return {name: round(time / 1000) for name, time in zip(names, report.barrier, strict=True)}
 
 
 def _size_after(step: StepReport, before: _Bytes, epochs: JobEpochs, since: int) -> _Bytes:

@@ -287,11 +287,13 @@ class BarrierTimes(NamedTuple):
     """The times of a barrier in a real-time task, in microseconds.
 
     Attributes:
+        start_delay: From its trigger in the driver to its arrival from the first producer, by the clocks of two hosts.
         alignment: From the arrival of the barrier from the first producer to that from the last one.
         sync: For which elements waited for the snapshot.
         asynchronous: From the end of `sync` until the snapshot was durable.
     """
 
+    start_delay: int
     alignment: int
     sync: int
     asynchronous: int

@@ -305,6 +305,11 @@ ALIGNMENT_TIME: Final = MetricEntry(
     "Real time: nanoseconds from the first to the last arrival of the last barrier.",
     SUBTASK,
 )
+START_DELAY: Final = MetricEntry(
+    f"{_FLINK_TASK}checkpointStartDelayNanos",
+    "Real time: nanoseconds from the trigger of the last barrier in the driver to its first arrival in the task.",
+    SUBTASK,
+)
 SYNC_SECONDS: Final = MetricEntry(
     "holdfast_operator_checkpoint_sync_seconds",
     "Real time: seconds for which the elements of the task waited for its last snapshot.",

@@ -412,8 +412,9 @@ class RealTimeEngine(Engine):
         if barrier.failure is not None:
             self._abandon(barrier)
             return
+        now = time.time_ns() // 1000
         for task in self._tasks_of(self._first_stage):
-            self._control.send(task, "trigger", epoch=epoch.epoch)
+            self._control.send(task, "trigger", epoch=epoch.epoch, time=now)
 
     def _wait_for_acknowledgements(self, barrier: _Barrier) -> CheckpointError | None:
         """Block until all tasks have acknowledged a barrier, or it is abandoned. Others may follow it meanwhile.

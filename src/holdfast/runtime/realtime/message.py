@@ -4,8 +4,8 @@ A frame is one binary value for the engine::
 
     frame      = kind (1 byte), 0 (1), number of clocks (2), producer (4), attempt (8), sequence (8), watermarks, body
     watermarks = for each clock of the job the watermark behind the frame, 8 bytes; `IDLE` for one that is ignored
-    body       = of a data frame a message of `MessageLayout`, of a part a piece of one, of a barrier its number (8),
-                 of a latency marker its source (2) and time (8)
+    body       = of a data frame a message of `MessageLayout`, of a part a piece of one, of a barrier its number (8)
+                 and when the driver triggered it (8), of a latency marker its source (2) and time (8)
 
 All numbers are big endian. Sequence numbers are without gaps from one producer to one consumer, so a frame that was
 lost or repeated fails the attempt. Frames of another attempt are ignored. A message that is longer than a network
@@ -36,7 +36,7 @@ FRAME_BYTES: Final = 24 * 1024
 """Bytes of a frame, if the engine has no other size. A frame and what the engine adds fit into one network buffer."""
 
 _HEAD: Final = struct.Struct(">BxHIQQ")
-_BARRIER: Final = struct.Struct(">Q")
+_BARRIER: Final = struct.Struct(">QQ")
 _LATENCY: Final = struct.Struct(">HQ")
 _DATA, _PART, _BARRIER_KIND, _WATERMARK, _LATENCY_KIND = b"dpbwl"
 FIRST_CREDIT: Final = 8
@@ -57,6 +57,22 @@ class LatencyMarker(NamedTuple):
 
     source: int
     time: int
+
+
+class Barrier(NamedTuple):
+    """Goes from the sources through all tasks, in order with the elements.
+
+    Attributes:
+        number: The epoch that ends with it.
+        time: When the driver triggered it, in microseconds since 1970.
+    """
+
+    number: int
+    time: int = 0
+
+    def delay(self) -> float:
+        """Return the seconds since the driver triggered it, by the clocks of two hosts."""
+        return max(0.0, time.time_ns() / 1e9 - self.time / 1e6)
 
 
 class FrameWriter:
@@ -103,10 +119,10 @@ class FrameWriter:
             if content:  # batches have empty values where they were made for an epoch
                 self._add_message(target, content)
 
-    def add_barrier(self, number: int) -> None:
+    def add_barrier(self, barrier: Barrier) -> None:
         """Add a barrier for every consumer."""
         for target in range(len(self._sequences)):
-            self._add(_BARRIER_KIND, target, _BARRIER.pack(number))
+            self._add(_BARRIER_KIND, target, _BARRIER.pack(*barrier))
 
     def add_watermarks(self) -> None:
         """Add the watermarks for every consumer."""
@@ -197,6 +213,7 @@ class InputGate:
     Attributes:
         barrier: The barrier that all producers have sent; None while none has come from all.
         alignment_seconds: Time from the first to the last arrival of the newest barrier.
+        start_delay_seconds: Time from its trigger to its first arrival.
         markers: Latency markers that `take_messages` has passed.
     """
 
@@ -221,9 +238,9 @@ class InputGate:
         self._released = -1
         self._abandoned: set[int] = set()
         self._messages: deque[tuple[_Channel, tuple[int, ...], pa.Buffer | LatencyMarker | None]] = deque()
-        self.barrier: int | None = None
+        self.barrier: Barrier | None = None
         self.markers: list[LatencyMarker] = []
-        self.alignment_seconds = 0.0
+        self.alignment_seconds = self.start_delay_seconds = 0.0
         self._aligning_since = 0.0
         self._waiting: deque[pa.Buffer] = deque()
 
@@ -345,20 +362,21 @@ class InputGate:
             channel.parts.append(body.to_pybytes())
         elif kind == _BARRIER_KIND:
             self._messages.append((channel, watermarks, None))
-            (number,) = _BARRIER.unpack_from(body)
-            self._align(channel, number)
+            self._align(channel, Barrier(*_BARRIER.unpack_from(body)))
         else:
             raise LostFrameError(f"a frame is of the unknown kind {kind}")
 
-    def _align(self, channel: _Channel, number: int) -> None:
+    def _align(self, channel: _Channel, barrier: Barrier) -> None:
+        number = barrier.number
         if number <= self._released or number in self._abandoned:
             return
         self._unblock(number - 1)  # and so were all before this one
         if self._aligning is None:
             self._aligning_since = time.monotonic()
+            self.start_delay_seconds = barrier.delay()
         channel.barrier = self._aligning = number
         if all(other.barrier == number for other in self._channels):
-            self.barrier = number
+            self.barrier = barrier
             self.alignment_seconds = time.monotonic() - self._aligning_since
 
 

@@ -32,6 +32,7 @@ from holdfast.runtime.realtime.message import (
     FIRST_CREDIT,
     FRAME_BYTES,
     IDLE,
+    Barrier,
     FrameWriter,
     InputGate,
     LatencyMarker,
@@ -111,6 +112,7 @@ class _Snapshot(NamedTuple):
         reports: The report of the task, behind those for barriers before it that the driver may not have accepted.
         positions: The positions of its sources.
         files: What must be durable before the driver gets the report.
+        start_delay: Seconds from the trigger of the barrier to its first arrival.
         alignment: Seconds of the alignment.
         sync: Seconds for which elements waited for the snapshot.
     """
@@ -119,6 +121,7 @@ class _Snapshot(NamedTuple):
     reports: Sequence[tuple[int, TaskReport]]
     positions: Mapping[str, Any]
     files: Sequence[str]
+    start_delay: float
     alignment: float
     sync: float
 
@@ -195,7 +198,7 @@ class RealTimeTask:
         self._watermarks: dict[str, int] = {}
         self._sent: Sequence[int] = ()
         self._sent_at = self._flushed_at = self._collected_at = self._found_at = time.monotonic()
-        self._triggered: list[int] = []
+        self._triggered: list[Barrier] = []
         self._at_once = _FIRST_AT_ONCE
         self._frame_seconds = self._byte_seconds = 0.0
         self._message_bytes = [_FIRST_MESSAGE] * stage.consumers
@@ -313,8 +316,12 @@ class RealTimeTask:
             follows=True,
         )
 
-    def _barrier(self, number: int) -> Iterator[pa.RecordBatch]:
+    def _barrier(self, barrier: Barrier) -> Iterator[pa.RecordBatch]:
         """Send a barrier on, and take a snapshot."""
+        number, gate = barrier.number, self._gate
+        alignment, start_delay = (
+            (0.0, barrier.delay()) if gate is None else (gate.alignment_seconds, gate.start_delay_seconds)
+        )
         epoch = self._epoch_of(number)
         is_over = epoch.event_time.is_over
         # Known only now: whether the job ends here, and the id of the checkpoint.
@@ -333,16 +340,15 @@ class RealTimeTask:
         if self._stage.consumers:
             self._add_output()
             self._frames.advance([MAX_WATERMARK] * len(self._clocks) if is_over else self._current())
-            self._frames.add_barrier(number)
+            self._frames.add_barrier(barrier)
             yield self._flush()
         began = time.monotonic()
         self._unaccepted.append((number, self._task.acknowledge()))
         if is_over:
             self._watermarks = {}
         self._begin(self._next(epoch))
-        alignment = self._gate.alignment_seconds if self._gate is not None else 0.0
-        reports, files = tuple(self._unaccepted), self._files.kept()
-        self._snapshots.put(_Snapshot(number, reports, positions, files, alignment, time.monotonic() - began))
+        reports, files, sync = tuple(self._unaccepted), self._files.kept(), time.monotonic() - began
+        self._snapshots.put(_Snapshot(number, reports, positions, files, start_delay, alignment, sync))
         # The barrier must not wait behind the snapshot for the next elements.
         if self._stage.consumers and not self._frames.is_followed:
             yield self._flush()
@@ -360,7 +366,7 @@ class RealTimeTask:
                 except StorageError as error:
                     self._decline(snapshot.number, CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION, str(error))
                     continue
-                seconds = snapshot.alignment, snapshot.sync, time.monotonic() - began
+                seconds = snapshot.start_delay, snapshot.alignment, snapshot.sync, time.monotonic() - began
                 times = BarrierTimes(*(round(1e6 * one) for one in seconds))
                 reports = [(number, replace(report, barrier=times).to_json()) for number, report in snapshot.reports]
                 self._driver.send("acknowledge", epoch=snapshot.number, reports=reports, positions=snapshot.positions)
@@ -506,9 +512,9 @@ class RealTimeTask:
             markers, gate.markers = gate.markers, []
             self._pass_on(markers)
             if gate.barrier is not None and not gate.has_messages:
-                number = gate.barrier
-                yield from self._barrier(number)
-                gate.release(number)
+                barrier = gate.barrier
+                yield from self._barrier(barrier)
+                gate.release(barrier.number)
             self._fire()
             yield from self._output()
             self._grant(gate)
@@ -692,7 +698,7 @@ class RealTimeTask:
             self._message_bytes[message["consumer"]] = message["bytes"]
             self._task.writer.set_message_bytes(min(self._message_bytes))
         elif kind == "trigger":
-            self._triggered.append(message["epoch"])
+            self._triggered.append(Barrier(message["epoch"], message["time"]))
         elif kind == "abort":
             self._abandon(message["epoch"])
         elif kind == "stop":
@@ -721,7 +727,7 @@ class RealTimeTask:
 
     def _abandon(self, number: int) -> None:
         """Go on without the snapshot of a barrier. What was written for it is reported with the next one."""
-        self._triggered = [triggered for triggered in self._triggered if triggered != number]
+        self._triggered = [triggered for triggered in self._triggered if triggered.number != number]
         if self._gate is not None:
             self._gate.abandon(number)
 

@@ -13,17 +13,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from holdfast.checkpoint.options import ALIGNMENT_LIMIT
 from holdfast.common import Time, WatermarkStrategy
 from holdfast.datastream import KeyedProcessFunction, MapFunction
 from holdfast.datastream.functions import CheckpointedFunction, CheckpointListener
 from holdfast.datastream.state import ListStateDescriptor, ValueStateDescriptor
 from holdfast.datastream.window import TumblingEventTimeWindows
-from holdfast.errors import JobExecutionError
+from holdfast.errors import ConfigurationError, JobExecutionError
 from holdfast.kernel import fault
+from holdfast.kernel.configuration import Configuration
 from holdfast.runtime.exchange.layout import message_batch
 from holdfast.runtime.master.job_client import JobClient
 from holdfast.runtime.master.job_master import JobMaster
-from holdfast.runtime.realtime.message import FrameWriter, InputGate
+from holdfast.runtime.realtime.message import Barrier, FrameWriter, InputGate
 from holdfast.storage.local import LocalFileSystem
 from holdfast.testing.real_time_runner import RealTimeProgram
 from tests.unit.runtime.realtime.test_real_time_jobs import KEYS, Count, Rows, each_once, numbers, until
@@ -307,6 +309,13 @@ def test_a_task_that_would_hold_back_too_much_declines(tmp_path: Path) -> None:
     goes_on_to_the_end(tmp_path / "job", found)
 
 
+@pytest.mark.parametrize("limit", ["-1", -1])
+def test_the_limit_of_flink_for_no_limit(limit: Any) -> None:
+    assert Configuration({ALIGNMENT_LIMIT.key: limit}).get(ALIGNMENT_LIMIT) is None
+    with pytest.raises(ConfigurationError, match="or -1 for no limit"):
+        Configuration({ALIGNMENT_LIMIT.key: "-2"}).get(ALIGNMENT_LIMIT)
+
+
 def test_a_function_that_cannot_save_its_state_fails_the_attempt(tmp_path: Path) -> None:
     class Broken(SlowInSnapshots):
         def snapshot_state(self, context: Any) -> None:
@@ -365,7 +374,7 @@ def frames(producer: int, *items: int | bytes) -> pa.RecordBatch:
     writer = FrameWriter(1, producer, 1, 0)
     for item in items:
         if isinstance(item, int):
-            writer.add_barrier(item)
+            writer.add_barrier(Barrier(item))
         else:
             writer.add_messages(message_batch([item], [0]))
     return writer.take()
@@ -384,7 +393,7 @@ def test_what_waits_behind_an_abandoned_barrier_goes_on() -> None:
     assert taken(gate) == [b"b"]
     gate.receive(second)
     assert taken(gate) == [b"d", b"e"], "the abandoned barrier holds nothing back"
-    assert gate.barrier == 2
+    assert gate.barrier == Barrier(2)
     gate.release(2)
     assert taken(gate) == [b"c"]
 
@@ -396,7 +405,7 @@ def test_a_newer_barrier_releases_an_older_one() -> None:
     assert taken(gate) == [b"a", b"b", b"c"]
     gate.receive(frames(2, 2, b"f", 3))
     assert taken(gate) == [b"f"]
-    assert gate.barrier == 3
+    assert gate.barrier == Barrier(3)
     gate.release(3)
     assert taken(gate) == [b"d", b"e"]
 
@@ -407,10 +416,10 @@ def test_a_barrier_that_is_abandoned_leaves_the_one_before_it() -> None:
     gate.abandon(2)
     gate.receive(frames(1, b"d", 1, b"e", 2, b"f", 3))
     assert taken(gate) == [b"a", b"d"]
-    assert gate.barrier == 1
+    assert gate.barrier == Barrier(1)
     gate.release(1)
     assert taken(gate) == [b"b", b"c", b"e", b"f"], "nothing waits for the barrier that was abandoned"
-    assert gate.barrier == 3
+    assert gate.barrier == Barrier(3)
 
 
 def test_only_what_waits_for_other_producers_counts_for_the_limit() -> None:
@@ -418,7 +427,7 @@ def test_only_what_waits_for_other_producers_counts_for_the_limit() -> None:
     gate.receive(frames(0, b"a" * 100, 1, b"b" * 10))
     assert gate.exceeded is None
     gate.receive(frames(1, 1))
-    assert gate.barrier == 1
+    assert gate.barrier == Barrier(1)
     gate.release(1)
     gate = InputGate(1, 2, 0, alignment_limit=10)
     gate.receive(frames(0, 1, b"b" * 11))

@@ -199,6 +199,30 @@ class _UnevenReader(SourceReader):
         return bool(self._splits)
 
 
+def test_a_barrier_that_waits_behind_elements_shows_as_start_delay(tmp_path: Path) -> None:
+    program = program_of(0.12, 50)
+    with running(program, tmp_path) as master:
+        client = RestClient.find(master.job.directory)
+
+        def late() -> Any:
+            history = client.get("checkpoints")["history"]
+            places = [
+                f"checkpoints/details/{one['id']}/subtasks/slow" for one in history if one["status"] == "COMPLETED"
+            ]
+            delays = [one["start_delay"] for place in places for one in client.get(place)["subtasks"]]
+            return max(delays, default=0) > 100
+
+        until(late)
+        name = f"{TASK}checkpointStartDelayNanos"
+
+        def sampled() -> dict[str, float]:
+            found = [sample for sample in collect_samples(master) if sample.name == name]
+            return {sample.labels["operator_id"]: sample.value for sample in found}
+
+        until(lambda: sampled().get("slow", 0) > 1e8)
+        assert sampled()["keys"] >= 0
+
+
 def test_a_late_producer_shows_as_alignment(tmp_path: Path) -> None:
     program = RealTimeProgram()
     rows = program.source("uneven", Uneven(), Types.LONG()).map(lambda n: (n % 7, n), "key bigint, n bigint")
