@@ -360,6 +360,15 @@ class StorageError(HoldfastError):
     """A storage operation failed permanently: disk full, permission denied, and the like."""
 
 
+class CheckpointDeclinedError(StorageError):
+    """A sink cannot make its output durable now, keeps it, and tries again at the next checkpoint.
+
+    The writer of a sink may raise it from `flush`. A real-time job then declines the checkpoint
+    (`CheckpointFailureReason.CHECKPOINT_DECLINED`) and goes on, as long as
+    execution.checkpointing.tolerable-failed-checkpoints allows. An epoch job restarts, as for any `StorageError`.
+    """
+
+
 class UnsharedStorageError(StorageError):
     """A worker does not see a file that the driver wrote in the checkpoint directory."""
 

@@ -211,7 +211,8 @@ ALIGNMENT_LIMIT: Final = ConfigOption[int | None](
     MemoryLimit,
     None,
     "Maximum number of bytes that a task of a real-time job buffers while it waits for a barrier of all its "
-    "producers; with more it declines the checkpoint. -1 or unset: only back-pressure limits it. Epoch jobs buffer nothing.",
+    "producers; with more it declines the checkpoint. -1 or unset: only back-pressure limits it. Epoch jobs buffer "
+    "nothing.",
 )
 EXTERNALIZED_RETENTION: Final = ConfigOption(
     "execution.checkpointing.externalized-checkpoint-retention",

@@ -168,6 +168,10 @@ class _Writer:
 
         Args:
             end_of_input: Whether the job ends with this epoch, so that nothing may be kept for a later one.
+
+        Raises:
+            CheckpointDeclinedError: It is not possible now. The writer keeps the output, gets more of it, and is
+                flushed again.
         """
 
     def prepare_commit(self) -> list[Committable]:

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from holdfast.errors import CheckpointFailureReason, HoldfastError, StorageError
+from holdfast.errors import CheckpointDeclinedError, CheckpointFailureReason, HoldfastError, StorageError
 from holdfast.kernel.clock import Clock
 from holdfast.kernel.watermark import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.runtime.exchange.layout import MessageLayout, arriving_layout
@@ -343,6 +343,12 @@ class RealTimeTask:
             self._frames.add_barrier(barrier)
             yield self._flush()
         began = time.monotonic()
+        try:
+            self._task.flush_sinks()
+        except CheckpointDeclinedError as error:
+            self._begun[number] = epoch  # the next barrier has its notifications too
+            self._decline(number, CheckpointFailureReason.CHECKPOINT_DECLINED, str(error))
+            return
         self._unaccepted.append((number, self._task.acknowledge()))
         if is_over:
             self._watermarks = {}

@@ -549,6 +549,16 @@ class StageTask:
         if columns is not None:
             self.writer.send(port, chunk)
 
+    def flush_sinks(self) -> None:
+        """Let the sinks make their output durable. `acknowledge` does it too, when it can no longer be declined.
+
+        Raises:
+            CheckpointDeclinedError: A sink cannot do it now. The task may go on.
+        """
+        for executor in self.executors:
+            if isinstance(executor, SinkExecutor):
+                executor.meter.timed(executor.flush)
+
     def acknowledge(self) -> TaskReport:
         """Write what the steps have changed and staged, and return their reports. The task takes no more."""
         reports = [_report_of(executor) for executor in self.executors]

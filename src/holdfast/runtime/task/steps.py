@@ -411,6 +411,7 @@ class SinkExecutor(StepExecutor):
         self._write_batch = getattr(self._writer, "write_batch", None)
         self._letters: list[Any] = []
         self._timestamps: list[int | None] = []
+        self._is_flushed = False
 
     def set_time(self, epoch: EpochDescriptor) -> None:
         self._epoch = epoch
@@ -418,6 +419,7 @@ class SinkExecutor(StepExecutor):
 
     def accept(self, chunk: Chunk) -> None:
         self.records_in += len(chunk)
+        self._is_flushed = False
         for piece in [chunk] if self._write_batch is None else chunk.split_for_arrow():
             self._accept_part(piece)
 
@@ -472,8 +474,18 @@ class SinkExecutor(StepExecutor):
         self._letters, self._timestamps = [], []
         return {self.step.dead_letters: (letters, timestamps)}
 
+    def flush(self) -> None:
+        """Make the output durable. `report` does it too, unless it is done.
+
+        Raises:
+            CheckpointDeclinedError: It is not possible now; the executor goes on.
+        """
+        if not self._is_flushed:
+            self._guard("flushing", self._writer.flush, self._epoch.is_last)
+            self._is_flushed = True
+
     def report(self) -> StepReport:
-        self._guard("flushing", self._writer.flush, self._epoch.is_last)
+        self.flush()
         committables = self._guard("preparing the commit", self._committables)
         if self._kept is not None and getattr(self._writer, "writes_directly", False):
             self._kept[self.step.uid] = self._writer

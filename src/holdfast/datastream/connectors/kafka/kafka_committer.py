@@ -131,6 +131,11 @@ class RecordProducer:
         """
         self._wait(0)
 
+    @property
+    def keeps_all(self) -> bool:
+        """Whether no record was rejected or has timed out; those that are not acknowledged are sent on."""
+        return self._failure is None
+
     def close(self) -> None:
         """Discard unsent records."""
         with suppress(KafkaException, RuntimeError):

@@ -35,7 +35,7 @@ from holdfast.datastream.connectors.kafka.records import (
     serialize_record,
 )
 from holdfast.datastream.sinks.staged_files import sweep_staged_files
-from holdfast.errors import ConfigurationError, StorageError
+from holdfast.errors import CheckpointDeclinedError, ConfigurationError, StorageError
 from holdfast.kernel.secret import get_logger
 from holdfast.runtime.function.sink import (
     Committer,
@@ -211,8 +211,18 @@ class RecordSender(SinkWriter):
         self._guarded(lambda: self._producer.send((record,)))
 
     def flush(self, end_of_input: bool) -> None:
-        """Wait until the cluster has acknowledged all records. Blocks."""
-        self._guarded(self._producer.flush)
+        """Wait until the cluster has acknowledged all records. Blocks.
+
+        Raises:
+            CheckpointDeclinedError: The cluster does not answer; the client goes on sending the records.
+            StorageError: The cluster rejected a record, or did not take it in time.
+        """
+        try:
+            self._guarded(self._producer.flush)
+        except StorageError as error:
+            if self._producer.keeps_all:
+                raise CheckpointDeclinedError(f"{error} Its records are sent on.") from error
+            raise
 
     def close(self) -> None:
         self._producer.close()
