@@ -171,8 +171,8 @@ BENCHMARKS = [
 ]
 SEED_EXAMPLES = ["stateful_map", "backends", "coordinator", "trigger", "evolution", "broadcast"]
 FAULT_POINTS = """
-    run.write metadata.write pointer.write sink.stage sink.commit notify subsume.delete source.copy spark.commit
-    rescale.write"""
+    run.write metadata.write pointer.write sink.stage sink.write sink.commit notify subsume.delete source.copy
+    spark.commit rescale.write"""
 
 
 def _named(text: str) -> Any:

@@ -30,6 +30,7 @@ POINTS: Final = frozenset(
         "metadata.write",
         "pointer.write",
         "sink.stage",
+        "sink.write",
         "sink.commit",
         "notify",
         "subsume.delete",

@@ -37,6 +37,7 @@ from holdfast.datastream.connectors.database.table_change import TargetTable
 from holdfast.datastream.connectors.row_changes import ChangeColumns, EpochChanges, columns_of
 from holdfast.datastream.sinks.staged_files import sweep_staged_files
 from holdfast.errors import ConfigurationError, OutputTypeError
+from holdfast.kernel import fault
 from holdfast.kernel.secret import without_credentials
 from holdfast.runtime.function.sink import (
     BatchSinkWriter,
@@ -307,7 +308,8 @@ class _DirectWriter(BatchSinkWriter):
         """
         if batch.num_rows:
             self._sink.check_batch(self._uid, batch, self._target.get("limits", ()))
-            self._session.run(lambda cursor: self._write(cursor, pa.Table.from_batches([batch])))
+            with fault.point("sink.write"):
+                self._session.run(lambda cursor: self._write(cursor, pa.Table.from_batches([batch])))
             self._is_checked = True
 
     def _write(self, cursor: Cursor, rows: pa.Table) -> None:
