@@ -77,25 +77,61 @@ class ConfigurationError(HoldfastError):
     """An option is unknown, invalid or missing, or a program cannot run as it is written."""
 
 
-class UserFunctionError(HoldfastError):
+class _NamesOperator:
+    """Part of the errors of one operator: once the driver has set `name`, the text has it beside the uid."""
+
+    uid: str | None = None
+    name: str | None = None
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        if self.name is None or self.name == self.uid:
+            return text
+        return text.replace(f"operator {self.uid!r}", f"operator {self.name!r} (uid {self.uid!r})", 1)
+
+
+class UserFunctionError(_NamesOperator, HoldfastError):
     """A user's function raised an exception.
 
-    Raise it ``from`` the user's exception, so that the traceback is kept.
+    Its text is a line that says what failed, then the element and the user's traceback.
 
     Attributes:
         uid: The operator.
         key: The key that was being processed; None outside a keyed call.
         epoch: The epoch; None if unknown.
+        name: Name of the operator; None if unknown.
+        details: The element, if it is known, and the user's traceback, in lines.
+        is_final: Whether a new attempt would raise it again: the function does not fit its operator.
+        is_logged: Whether a log has its details.
     """
 
-    def __init__(self, uid: str, key: Any, epoch: int | None, message: str) -> None:
+    def __init__(
+        self, uid: str, key: Any, epoch: int | None, message: str, *, details: str = "", is_final: bool = False
+    ) -> None:
         super().__init__(message)
         self.uid = uid
         self.key = key
         self.epoch = epoch
+        self.details = details
+        self.is_final = is_final
+        self.is_logged = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle without the cause if the details have its traceback."""
+        if not self.details:
+            return super().__reduce__()
+        return _revive, (type(self), self.args, self.__dict__, None)
+
+    def __str__(self) -> str:
+        return f"{self.headline}\n{self.details}" if self.details else self.headline
+
+    @property
+    def headline(self) -> str:
+        """The first line: what failed, and why."""
+        return super().__str__()
 
 
-class OutputTypeError(HoldfastError):
+class OutputTypeError(_NamesOperator, HoldfastError):
     """A produced value or row does not match its declared type.
 
     Attributes:
@@ -121,22 +157,36 @@ class OutputTypeError(HoldfastError):
         self.declared = declared
 
 
-class NullKeyError(HoldfastError):
+class NullKeyError(_NamesOperator, HoldfastError):
     """The key of a row is null as a whole. Composite keys may have null parts.
 
     Attributes:
         uid: The operator; None if unknown.
         row: Position of the first such row in its batch; None if unknown.
+        column: The column of the key; None if a key selector returned it, or if unknown.
     """
 
-    def __init__(self, uid: str | None = None, message: str | None = None, *, row: int | None = None) -> None:
+    def __init__(
+        self,
+        uid: str | None = None,
+        message: str | None = None,
+        *,
+        row: int | None = None,
+        column: str | None = None,
+        element: str | None = None,
+    ) -> None:
         if message is None:
             where = f" of operator {uid!r}" if uid is not None else ""
             which = f" of row {row} of its batch" if row is not None else ""
-            message = f"The key{which}{where} is null. Filter such rows out or give them a key before key_by."
+            what = f"The key{which}{where} is null"
+            if column is not None:
+                what = f"Column {column!r}, the key{where}, is null{which.replace(' of', ' in', 1)}"
+            shown = "" if element is None else f": {element}"
+            message = f"{what}{shown}. Filter such rows out or give them a key before key_by."
         super().__init__(message)
         self.uid = uid
         self.row = row
+        self.column = column
 
 
 class StateError(HoldfastError):

@@ -13,7 +13,14 @@ from typing import Any, Final, NoReturn
 import click
 import humanfriendly
 
-from holdfast.errors import ConfigurationError, FencedError, HoldfastError, JobExecutionError, RestoreError
+from holdfast.errors import (
+    ConfigurationError,
+    FencedError,
+    HoldfastError,
+    JobExecutionError,
+    RestoreError,
+    UserFunctionError,
+)
 from holdfast.kernel.secret import get_logger, redacted_message, without_credentials
 from holdfast.types.serialization import nonfinite_to_text
 
@@ -58,6 +65,9 @@ def errors_to_exit_codes() -> Iterator[None]:
 
 def _exit(error: HoldfastError) -> NoReturn:
     sys.stderr.write(f"{type(error).__name__}: {redacted_message(error)}\n")
+    cause = error.__cause__
+    if isinstance(cause, UserFunctionError) and not cause.is_logged:
+        sys.stderr.write(f"{without_credentials(cause.details)}\n")
     for note in getattr(error, "__notes__", ()):
         sys.stderr.write(f"  {without_credentials(note)}\n")
     logger.debug("traceback of the error:\n%s", without_credentials("".join(traceback.format_exception(error))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from holdfast.cli.program import (
 )
 from holdfast.datastream.environment.launch import Program, program_overrides
 from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.default_log import LOG_LEVEL
 from holdfast.runtime.job.options import DEFAULT_PARALLELISM, START_FRESH
 from holdfast.runtime.master.job_description import StepDescription, describe_job
 from holdfast.storage.file_system import absolute
@@ -64,6 +66,7 @@ STATES = ("uid", "state", "kind", "type", "queryable as")
     help="Owner of the snapshot of -s: NO_CLAIM (default), you; CLAIM, the job, which then deletes it.",
 )
 @click.option("--fresh", is_flag=True, help="Start without state, even if the job has checkpoints.")
+@click.option("-v", "--verbose", is_flag=True, help="Log at DEBUG, with the stack traces of Spark.")
 @reject_flags(OF_RUN)
 def run(
     script: Path,
@@ -74,6 +77,7 @@ def run(
     allow_non_restored_state: bool,
     claim_mode: str | None,
     fresh: bool,
+    verbose: bool,
 ) -> None:
     """Run SCRIPT, a Python program, as a job.
 
@@ -87,6 +91,8 @@ def run(
     if claim_mode is not None and path is None:
         raise click.UsageError("--claim-mode is about the snapshot of -s PATH, which is missing.")
     with errors_to_exit_codes():
+        if verbose:
+            os.environ[LOG_LEVEL] = "DEBUG"
         log_to_stderr()
         options = _options(properties, path, allow_non_restored_state, claim_mode, fresh)
         if parallelism is not None:

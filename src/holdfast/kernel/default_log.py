@@ -10,6 +10,7 @@ from typing import Final, TextIO
 from holdfast.errors import ConfigurationError
 
 FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+LOG_LEVEL: Final = "HOLDFAST_LOG_LEVEL"
 _OURS: Final = "holdfast"
 
 
@@ -19,7 +20,7 @@ def log_level() -> str:
     Raises:
         ConfigurationError: There is no such level.
     """
-    level = os.environ.get("HOLDFAST_LOG_LEVEL", "INFO").upper()
+    level = os.environ.get(LOG_LEVEL, "INFO").upper()
     if level not in logging.getLevelNamesMapping():
         raise ConfigurationError(f"HOLDFAST_LOG_LEVEL: {level!r} is not one of DEBUG, INFO, WARNING, ERROR.")
     return level

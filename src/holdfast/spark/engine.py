@@ -25,12 +25,13 @@ from holdfast.runtime.graph.input_matching import InputRules
 from holdfast.runtime.graph.plan import JobPlan, Stage
 from holdfast.runtime.job.engine import Engine, EngineUnavailableError, EpochDriver, EpochInput, Outcome, StagedInput
 from holdfast.spark.exchange import EpochJobPlan, RunStage
-from holdfast.spark.failure import translate, translate_fatal
+from holdfast.spark.failure import cause_of, translate, translate_fatal
 from holdfast.spark.frame import ArrowStep, map_in_arrow, staged_frame
 from holdfast.spark.input.description import records_behind
 from holdfast.spark.input.files import ConsumedFiles
 from holdfast.spark.input.positions import QueryDirectory, SourceListeners
 from holdfast.spark.input.source import JobFrames, StagedFrames
+from holdfast.spark.quiet_logs import QUERY_NAME, BatchFailedError
 from holdfast.spark.session import (
     EpochTrigger,
     arrow_batch_rows,
@@ -256,12 +257,13 @@ class SparkEngine(Engine):
                     error if isinstance(error, HoldfastError) else translate(error, f"running batch {batch_id}")
                 )
                 # Spark searches the text of an error by an expression that overflows its stack, so it gets a short one.
-                raise RuntimeError(f"batch {batch_id} failed; the error of the job has the cause") from None
+                raise BatchFailedError(f"batch {batch_id} failed; the error of the job has the cause") from None
             finally:
                 self._between_batches.set()
 
         writer = (
             frame.writeStream.foreachBatch(each_batch)
+            .queryName(f"{QUERY_NAME}{self._job.key}")
             .option("checkpointLocation", private.uri)
             .trigger(**self._trigger.arguments())
         )
@@ -308,7 +310,8 @@ class SparkEngine(Engine):
             with self._stages_of(epoch, number, session) as run_stage:
                 rows = plan.build(sources, session, run_stage).collect()
         except Exception as error:
-            raise translate(error, f"running epoch {epoch.epoch}{epoch_job}") from error
+            failure = translate(error, f"running epoch {epoch.epoch}{epoch_job}")
+            raise failure from cause_of(failure, error)
         return [decode_report(bytes(row[0]), self._directory) for row in rows]
 
     @contextmanager

@@ -103,6 +103,11 @@ def translate(failure: BaseException, doing: str) -> HoldfastError:
     return _classify(failure, doing)
 
 
+def cause_of(error: HoldfastError, failure: BaseException) -> BaseException | None:
+    """Return what to raise the translation of an exception `from`: that of a task has its own cause, and no pickle."""
+    return failure if error_in(failure) is None else error.__cause__
+
+
 def _classify(failure: BaseException, doing: str) -> HoldfastError:
     text, root = text_of(failure), root_cause(failure)
     both = f"{root}\n{text}"

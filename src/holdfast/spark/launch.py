@@ -28,6 +28,7 @@ from holdfast.runtime.master.job_client import JobClient, is_notebook
 from holdfast.runtime.master.job_master import JobMaster
 from holdfast.spark.engine import SparkEngine
 from holdfast.spark.failure import translate_fatal
+from holdfast.spark.quiet_logs import hide_task_failures
 from holdfast.spark.realtime_engine import SparkRealTimeEngine
 from holdfast.spark.session import EpochTrigger, get_or_create, warn_ignored_options
 from holdfast.storage.object_store import use_s3_options
@@ -99,6 +100,7 @@ def job_on_spark(
     directory_set = checkpoint_root(configuration)
     session = session or get_or_create(configuration)
     warn_ignored_options(session, configuration)
+    hide_task_failures(session)
     for path in configuration.get(PYTHON_FILES):
         if not Path(path).is_file():
             raise ConfigurationError(f"Option {PYTHON_FILES.key!r}: there is no file {path!r} on this host.")

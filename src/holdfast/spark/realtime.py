@@ -28,7 +28,7 @@ from holdfast.kernel.secret import get_logger, redacted_message
 from holdfast.runtime.exchange.layout import CONTROL, PHASE, RESERVED, TARGET, MessageLayout
 from holdfast.runtime.task.garbage_collection import collect_after_task
 from holdfast.spark.exchange import layout_schema, place
-from holdfast.spark.failure import TaskFailure, text_of, translate
+from holdfast.spark.failure import TaskFailure, cause_of, text_of, translate
 from holdfast.spark.frame import ArrowFunction, map_in_arrow
 from holdfast.spark.session import REAL_TIME_SETTINGS, bind_session, keeps_properties
 from holdfast.spark.worker import disable_tcp_delays, end_input, end_with_jvm, error_in, wrap_errors
@@ -164,9 +164,10 @@ class PipelinedJob:
             self._run_when_there_are_slots()
         except Exception as error:  # noqa: BLE001 - the caller that watches the job gets it
             if not self._cancelled.is_set():
-                failure = translate(self._origin_of(error), f"running {self._description}")
+                origin = self._origin_of(error)
+                failure = translate(origin, f"running {self._description}")
                 if failure is not error:
-                    failure.__cause__ = error
+                    failure.__cause__ = error if cause_of(failure, origin) is origin else failure.__cause__
                 self._failure = failure
         finally:
             self._ended.set()

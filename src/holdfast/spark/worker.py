@@ -29,8 +29,8 @@ from holdfast.runtime.task.garbage_collection import collect_after_task
 from holdfast.runtime.task.stage_task import StageTask, TaskIdentity
 from holdfast.runtime.task.worker import load_job
 
-_MARK = "holdfast-error:"
-_MARKED = re.compile(_MARK + r"([A-Za-z0-9+/=]+):")
+ERROR_MARK: Final = "holdfast-error:"
+_MARKED = re.compile(ERROR_MARK + r"([A-Za-z0-9+/=]+):")
 EPOCH_PROPERTY: Final = "holdfast.epoch"
 _LONGEST_TEXT: Final = 32 * 1024
 """Spark sends the properties of a job with each task and to all listeners, so they must be short."""
@@ -44,7 +44,7 @@ class TaskFailedError(Exception):
     """Carries an error of Holdfast through Spark, which passes on only the text of an exception in a task."""
 
     def __init__(self, error: HoldfastError) -> None:
-        super().__init__(f"{_MARK}{base64.b64encode(pickle.dumps(error)).decode()}:\n{error}")
+        super().__init__(f"{ERROR_MARK}{base64.b64encode(pickle.dumps(error)).decode()}:\n{error}")
 
 
 def encode_epoch(key: str, messages: Mapping[int, StageMessage]) -> str | None:

@@ -36,6 +36,7 @@ from holdfast.runtime.exchange.layout import (
     RowLayout,
     SourceLayout,
     arriving_layout,
+    null_key_error,
     schema_with_timestamps,
 )
 from holdfast.runtime.exchange.stage_message import EpochDescriptor, JobDescriptor, StageMessage
@@ -350,7 +351,7 @@ def _hashes_of(edge: Edge, columns: pa.RecordBatch) -> npt.NDArray[np.uint64]:
     try:
         return edge.key.codec.hashes(edge.key.codec.dict_keys(arrays))
     except NullKeyError as error:
-        raise NullKeyError(edge.consumer, row=error.row) from error
+        raise null_key_error(edge, columns, error) from error
 
 
 def _order_paths(layout: RowLayout, edge: Edge) -> list[tuple[str, ...]]:

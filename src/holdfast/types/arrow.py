@@ -156,10 +156,15 @@ def _element_error(
 ) -> OutputTypeError:
     declared = wrong.declared if isinstance(wrong, OutputTypeError) else str(element_type)
     where = f", field {field!r}" if field else ""
+    remedy = "Return values of the declared type, or declare another output type."
+    if field is None and isinstance(element_type, RowTypeInformation):
+        remedy += (
+            " If a process or flat_map function returned one row, write `yield` in place of `return`: what it returns "
+            "is a collection of elements."
+        )
     return OutputTypeError(
         uid,
-        f"Element {position} of a batch that {_producer(uid)} produced{where}: {wrong}. "
-        "Return values of the declared type, or declare another output type.",
+        f"Element {position} of a batch that {_producer(uid)} produced{where}: {wrong}. {remedy}",
         row=position,
         field=field,
         declared=declared,

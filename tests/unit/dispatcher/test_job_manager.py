@@ -315,7 +315,7 @@ def test_a_job_whose_attempts_fail_in_its_process_is_not_listed_as_one_that_runs
     job.submit("-Drestart-strategy.type=fixed-delay", "-Drestart-strategy.fixed-delay.delay=1 min")
     (job.inputs / "0.txt").write_text("poison")
     row = alone.status(job.id, "RESTARTING")
-    assert re.search(r"the function of operator .* raised ValueError .*: ValueError: .*poison", row["last_failure"])
+    assert re.search(r"operator .* failed while .*: ValueError: .*poison", row["last_failure"])
     assert (row["restarts"], row["tries_in_a_row"]) == (1, 1)
     shown = alone.run("info", job.id)
     assert "restarts: 1\n" in shown and f"last-failure: {row['last_failure']}\n" in shown

@@ -179,7 +179,7 @@ class Handing(Journal):
 def test_a_committable_that_is_not_json_names_its_sink(place: Path, handed_out: Any) -> None:
     program = Program()
     program.source("payments", ledger.PAYMENT).sink_to(Handing(place / "out", handed_out)).uid("handing")
-    with pytest.raises(JobExecutionError, match=r"'handing' raised (Type|Value)Error while preparing the commit"):
+    with pytest.raises(JobExecutionError, match=r"'handing'\) failed while preparing the commit.*: (Type|Value)Error"):
         master(program, place / "job", ledger.inputs(PAYMENTS), RESTARTING).run()
 
 

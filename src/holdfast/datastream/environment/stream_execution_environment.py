@@ -42,6 +42,7 @@ from holdfast.datastream.stream.stream_factory import StreamFactory, aligned_sou
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.default_log import install_default_handler
+from holdfast.kernel.error_display import install_error_display
 from holdfast.kernel.ids import new_nonce
 from holdfast.kernel.watermark import WatermarkStrategy
 from holdfast.runtime.function.source import SourceListener, SplitInput, SplitSource
@@ -575,6 +576,7 @@ class StreamExecutionEnvironment:
             ConfigurationError: The program cannot run as it is written.
         """
         install_default_handler()
+        install_error_display()
         if job_name is not None and not isinstance(job_name, str):
             raise ConfigurationError(f"The name of a job is a text, not {job_name!r}.")
         configuration = self.get_configuration()

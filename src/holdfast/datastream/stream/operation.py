@@ -5,6 +5,7 @@ A mistake in a program should fail where it is written, and not minutes later in
 
 from __future__ import annotations
 
+import dis
 import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import ConfigurationError
+from holdfast.kernel.secret import get_logger
 from holdfast.kernel.watermark import ColumnTimestampAssigner, WatermarkStrategy
 from holdfast.runtime.function.user_function import (
     BaseBroadcastProcessFunction,
@@ -28,6 +30,8 @@ from holdfast.state.descriptor import ReduceFunction
 from holdfast.types.composite import RowTypeInformation
 from holdfast.types.type_information import TypeInformation
 from holdfast.types.type_parser import to_type
+
+logger = get_logger(__name__)
 
 _METHODS: dict[str, tuple[str, type[Any], str]] = {
     "map": ("map", MapFunction, "a MapFunction, or a function value -> value"),
@@ -81,11 +85,26 @@ def check_function(shape: Shape, function: Any, keyed: bool) -> None:
             f"{type(function).__name__} is a function of two streams: connect the stream with a broadcast one first, "
             "stream.connect(rules.broadcast(descriptor)).process(...)."
         )
-    if callable(getattr(function, method, None)):
-        return
-    if isinstance(function, _FUNCTIONS) or not callable(function):
-        raise ConfigurationError(f"{shape}() takes {expected}, not {_describe(function)}.")
-    _check_arity(shape, function, 2 if shape in ("process", "reduce") else 1)
+    called = getattr(function, method, None)
+    if not callable(called):
+        if isinstance(function, _FUNCTIONS) or not callable(function):
+            raise ConfigurationError(f"{shape}() takes {expected}, not {_describe(function)}.")
+        _check_arity(shape, function, 2 if shape in ("process", "reduce") else 1)
+        called = function
+    if inspect.isgeneratorfunction(called):
+        _check_generator(shape, called)
+
+
+def _check_generator(shape: Shape, function: Any) -> None:
+    if shape not in ("flat_map", "process"):
+        instead = ": call flat_map(), which emits each element that it yields" if shape == "map" else ""
+        raise ConfigurationError(f"{shape}() takes a function that returns, but {_describe(function)} yields{instead}.")
+    if _returns_value(function):
+        logger.warning(
+            "%s yields, so Python drops the value of its `return`: write `yield` in place of `return`, and `return` "
+            "alone to end",
+            _describe(function),
+        )
 
 
 def bound_function(where: str, given: Any, kind: type[Any], method: str, arguments: int) -> Callable[..., Any]:
@@ -234,6 +253,19 @@ def _check_arity(where: str, function: Any, count: int) -> None:
         ) from error
     except ValueError:
         return  # a builtin without a signature
+
+
+def _returns_value(function: Any) -> bool:
+    """Return whether a generator function has a `return` with a value other than None."""
+    before = None
+    for instruction in dis.get_instructions(function):
+        name = instruction.opname
+        if name == "RETURN_CONST" and instruction.argval is not None:
+            return True
+        if name == "RETURN_VALUE" and not (before and before.opname == "LOAD_CONST" and before.argval is None):
+            return True
+        before = instruction
+    return False
 
 
 def _describe(function: Any) -> str:

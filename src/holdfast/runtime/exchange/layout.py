@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from holdfast.errors import NullKeyError
 from holdfast.kernel.key_group import key_groups_of
+from holdfast.kernel.user_traceback import short_repr
 from holdfast.runtime.graph.plan import Edge, SourcePlan, Stage
 from holdfast.state import batch as batches
 from holdfast.types.arrow import (
@@ -582,7 +583,19 @@ def _hashes_of(edge: Edge, batch: pa.RecordBatch) -> npt.NDArray[np.uint64]:
     try:
         return hashes_of_columns(edge.key.codec, columns)
     except NullKeyError as error:
-        raise NullKeyError(edge.consumer, row=error.row) from error
+        raise null_key_error(edge, batch, error) from error
+
+
+def null_key_error(edge: Edge, batch: pa.RecordBatch, error: NullKeyError) -> NullKeyError:
+    """Return the error for a row without a key that names the operator, the column and the row."""
+    assert edge.key is not None
+    columns, row = edge.key.spec.columns, error.row
+    element = None
+    if row is not None:
+        names = element_schema(edge.element_type).names
+        element = short_repr(batch.select(names).slice(row, 1).to_pylist()[0])
+    column = columns[0] if len(columns) == 1 else None
+    return NullKeyError(edge.consumer, row=row, column=column, element=element)
 
 
 def _pieces(batch: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:

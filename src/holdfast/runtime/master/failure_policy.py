@@ -33,6 +33,7 @@ from holdfast.runtime.job.options import IDENTICAL_FAILURES, IDENTICAL_UNKNOWN_F
 # Which failures end the job, and when:
 #
 # - `FATAL`: at once, because a new attempt in this process meets the same failure.
+# - `OutputTypeError`, `NullKeyError`, and type errors of a user function: at once too, unless that option is 0.
 # - `PROGRAM_ERRORS`: after `restart-strategy.identical-failures` identical failures in a row.
 # - Errors of an unknown kind, and `CODE_ERRORS` raised by a sink: after `restart-strategy.identical-unknown-failures`.
 # - `INFRASTRUCTURE_ERRORS`: when the restart strategy gives up. Exception: storage that no worker has ever seen, in a
@@ -119,6 +120,8 @@ class RepeatedFailures:
         identity = None if cause is None else (*cause, newest)
         self._identical = self._identical + 1 if identity is not None and identity == self._last else 1
         self._last = identity
+        if limit and _is_final(error):
+            return "and no restart can help"
         if identity is None or not limit or self._identical < limit:
             return None
         return f"{self._identical} times in a row in the same way, so no restart can help ({option.key})"
@@ -138,6 +141,13 @@ class RepeatedFailures:
         return (type(error), getattr(error, "uid", None), _unchanging(error)), self._unknown
 
 
+def _is_final(error: HoldfastError) -> bool:
+    """Return whether the next attempt meets the same error: a type, a key or a function does not fit."""
+    return isinstance(error, OutputTypeError | NullKeyError) or (
+        isinstance(error, UserFunctionError) and error.is_final
+    )
+
+
 def _code_error_of(error: SinkFailedError) -> tuple[Any, ...] | None:
     """Return the coding error that a sink raised, and its line; None if its target may be unavailable.
 
@@ -151,8 +161,13 @@ def _code_error_of(error: SinkFailedError) -> tuple[Any, ...] | None:
     return type(causes[0]), _unchanging(causes[0]), place.filename, place.lineno
 
 
+def without_changing_parts(text: str) -> str:
+    """Return a text without numbers and ids, which differ between two failures of the same kind."""
+    return _CHANGING.sub("#", text)
+
+
 def _unchanging(error: BaseException) -> str:
-    return _CHANGING.sub("#", summary(str(error)))
+    return without_changing_parts(summary(str(error)))
 
 
 def _involved(error: BaseException) -> Iterator[BaseException]:

@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from typing import Final
+from typing import Final, NoReturn
 
 from holdfast.checkpoint.options import CHECKPOINTS_HISTORY
 from holdfast.checkpoint.retention import discard_all, discards_checkpoints
@@ -32,9 +32,9 @@ from holdfast.errors import (
     JobExecutionError,
     PossibleInconsistentStateError,
     StorageError,
+    UserFunctionError,
 )
 from holdfast.kernel.configuration import Configuration
-from holdfast.kernel.failure_text import summary
 from holdfast.kernel.restart_strategy import RestartStrategy, restart_strategy_from
 from holdfast.kernel.secret import get_logger, redacted_message
 from holdfast.runtime.compaction import CompactionStatistics
@@ -57,6 +57,7 @@ from holdfast.runtime.job.recovery_proposal import add_recovery_proposal
 from holdfast.runtime.job.requested_parallelism import forget_requested_parallelism
 from holdfast.runtime.master.attempt import JobAttempt, JobReports
 from holdfast.runtime.master.failure_policy import FATAL, RepeatedFailures
+from holdfast.runtime.master.failure_report import FailureReports
 from holdfast.runtime.master.job_metrics import JobFlow, JobMetrics
 from holdfast.runtime.master.submission import submission_of
 from holdfast.runtime.restore import is_start_requested, restore
@@ -107,6 +108,7 @@ class JobMaster:
         self._writer: RegisterWriter | None = None
         self._submission = submission_of(job)
         self._compacted = CompactionStatistics()
+        self._reports = FailureReports(job.graph)
         self._repeated_failures = RepeatedFailures(job.configuration)
         self._restart: RestartStrategy = restart_strategy_from(job.configuration, job.clock)
 
@@ -220,6 +222,7 @@ class JobMaster:
             return None if status is JobStatus.SUSPENDED and self.control.is_deposed else status
         except HoldfastError as failure:
             error = self._root_failure(failure)
+            self._reports.complete(error)
             self.history.failed(error)
             self._require_leadership(error)
             if self.control.is_deposed:
@@ -237,7 +240,7 @@ class JobMaster:
                 raise proposed from (error if proposed is not error else error.__cause__)
             if isinstance(error, FATAL):
                 raise
-            self._wait_for_restart(error)
+            self._wait_for_restart(error, number + 1)
             self._require_leadership(error)
             return None
 
@@ -356,21 +359,19 @@ class JobMaster:
                 self._submission.stop()
         return JobStatus.SUSPENDED
 
-    def _wait_for_restart(self, error: HoldfastError) -> None:
+    def _wait_for_restart(self, error: HoldfastError, attempt: int) -> None:
         self._restart.notify_failure(error)
         reason = self._repeated_failures.give_up_reason(error, self._newest)
         if reason is not None:
-            raise JobExecutionError(f"job {self.job.name!r} failed {reason}: {error}") from error
+            self._fail(reason, error)
         if self.control.is_ending:
             logger.warning(
                 "the job failed while it was being stopped; its last completed checkpoint is kept: %s",
                 redacted_message(error),
             )
-            raise JobExecutionError(f"job {self.job.name!r} failed while it was being stopped: {error}") from error
+            self._fail("while it was being stopped", error)
         if not self._restart.can_restart():
-            raise JobExecutionError(
-                f"job {self.job.name!r} failed, and {self._restart} allows no further restart: {error}"
-            ) from error
+            self._fail(f"and {self._restart} allows no further restart", error)
         self.status = JobStatus.RESTARTING
         pause = self._restart.get_backoff_time()
         logger.warning(
@@ -378,10 +379,19 @@ class JobMaster:
             self.job.name,
             pause,
             self.failures_in_a_row,
-            f"{type(error).__name__}: {summary(redacted_message(error))}",
+            self._reports.described(error, attempt),
         )
         logger.debug("the failure in full", exc_info=error)
         self.control.wait(pause / 1000)
+
+    def _fail(self, reason: str, error: HoldfastError) -> NoReturn:
+        text = str(error)
+        if isinstance(error, UserFunctionError):
+            newest = self._newest
+            again = "starts from the beginning" if newest is None else f"resumes from checkpoint {newest.checkpoint_id}"
+            text = f"{error.headline}. Fix the function and run the job again: it {again}."
+            self._reports.mark_repeated(error)
+        raise JobExecutionError(f"job {self.job.name!r} failed {reason}: {text}") from error
 
     def _terminal(self, writer: RegisterWriter, status: JobStatus) -> JobStatus:
         ended = self._end_for_good(writer, status)

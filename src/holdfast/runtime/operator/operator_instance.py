@@ -8,12 +8,15 @@ and the runtime context are bound to the task during the copy: they find it in t
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping
+from itertools import takewhile
+from operator import length_hint
+from typing import Any, Final, NoReturn
 
 from holdfast.errors import ConfigurationError, HoldfastError, UserFunctionError
 from holdfast.kernel import debugger
 from holdfast.kernel.secret import get_logger
+from holdfast.kernel.user_traceback import ends_in_holdfast, is_of_holdfast, one_line, short_repr, user_traceback
 from holdfast.runtime.function.metric import TASK_METRICS
 from holdfast.runtime.function.user_function import KeySelector
 from holdfast.runtime.graph.stream_graph import OperatorSpec
@@ -23,6 +26,9 @@ from holdfast.state.backend import AbstractKeyedStateBackend
 
 logger = get_logger(__name__)
 _GAUGES = "_holdfast_gauges"
+
+_WRONG_CODE: Final = (NameError, TypeError)
+"""Errors of Python that the same function raises again for the same element."""
 
 _FIRST = {
     "map": "map",
@@ -49,15 +55,56 @@ def user_error(error: Exception, uid: str, key: Any, epoch: int, doing: str) -> 
     A debugger that listens gets the error first.
     """
     debugger.post_mortem(error)
-    where = "" if key is None else f" for key {key!r}"
-    text = "".join(traceback.format_exception(error))
+    where = "" if key is None else f" for key {short_repr(key)}"
+    local = _locals_of_caller(error)
+    wrong = isinstance(error, TypeError) and "emitted" in local and ends_in_holdfast(error)
+    reason = _wrong_return(local) if wrong else one_line(error)
+    element = _element_of(local)
     return UserFunctionError(
         uid,
         key,
         epoch,
-        f"the function of operator {uid!r} raised {type(error).__name__} while {doing}{where} in epoch {epoch}; "
-        "nothing of this epoch was committed. Fix the function and run the job again: it resumes from its last "
-        f"completed checkpoint\n{text}",
+        f"operator {uid!r} failed while {doing}{where} in epoch {epoch}: {reason}",
+        details=("" if element is None else f"  element: {element}\n") + user_traceback(error),
+        is_final=wrong or _is_final(error),
+    )
+
+
+def _is_final(error: Exception) -> bool:
+    """Return whether the function raises the error again for the same element.
+
+    A None may be the answer of a service that was away, and so may be any error that was handled meanwhile.
+    """
+    return (
+        isinstance(error, _WRONG_CODE)
+        and "NoneType" not in one_line(error)
+        and error.__cause__ is None
+        and error.__context__ is None
+    )
+
+
+def _locals_of_caller(error: Exception) -> Mapping[str, Any]:
+    """Return the variables of the loop over elements that called the function; empty if there was none."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    ours = list(takewhile(lambda frame: is_of_holdfast(frame.f_code), frames))
+    loops = [frame.f_locals for frame in ours if not {"element", "source"}.isdisjoint(frame.f_locals)]
+    return loops[-1] if loops else {}
+
+
+def _element_of(local: Mapping[str, Any]) -> str | None:
+    """Return the element of the loop as a short text; None if it is unknown."""
+    if "element" in local:
+        return short_repr(local["element"])
+    elements = local.get("elements")
+    if isinstance(elements, list) and elements:
+        return short_repr(elements[len(elements) - length_hint(local["source"]) - 1])
+    return None
+
+
+def _wrong_return(local: Mapping[str, Any]) -> str:
+    return (
+        f"the function returned {short_repr(local['emitted'])}, which is no collection of elements: write `yield` "
+        "in place of `return`, or return a list"
     )
 
 

@@ -276,12 +276,13 @@ class OperatorSubtask:
 
     def _run_narrow(self, elements: Iterable[Any], out: list[Any]) -> None:
         call, shape = self._call, self._shape
+        source = iter(elements)  # its position names the element of a function that raises
         if shape == "map":
-            out.extend(map(call, elements))
+            out.extend(map(call, source))
         elif shape == "filter":
-            out.extend(filter(call, elements))
+            out.extend(filter(call, source))
         elif shape == "flat_map":
-            for emitted in map(call, elements):
+            for emitted in map(call, source):
                 if emitted is not None:
                     out.extend(emitted)
         elif shape == "async":

@@ -24,6 +24,7 @@ from holdfast.errors import (
 )
 from holdfast.kernel.ids import new_nonce
 from holdfast.kernel.key_group import range_of
+from holdfast.kernel.user_traceback import short_repr
 from holdfast.kernel.watermark import WatermarkGeneratorContext
 from holdfast.runtime.exchange.layout import (
     KEY,
@@ -37,6 +38,7 @@ from holdfast.runtime.exchange.layout import (
     SourceLayout,
     arriving_layout,
     leaving_layout,
+    null_key_error,
 )
 from holdfast.runtime.exchange.stage_message import EpochDescriptor
 from holdfast.runtime.exchange.task_report import (
@@ -297,7 +299,7 @@ class RecordWriter:
 
     def _with_key(self, edge: Edge, key: KeyPlan, chunk: Chunk, batch: pa.RecordBatch) -> pa.RecordBatch:
         keys = _selected(self._selectors[edge.name], chunk.elements, edge.consumer, self._epoch)
-        dict_keys = _dict_keys(key, keys, edge.consumer)
+        dict_keys = _dict_keys(key, keys, edge.consumer, chunk.elements)
         hashes = key.codec.hashes(dict_keys).view(np.int64)
         names = [*batch.schema.names, KEY, KEY_HASH]
         return pa.RecordBatch.from_arrays(
@@ -305,11 +307,18 @@ class RecordWriter:
         )
 
 
-def _dict_keys(key: KeyPlan, keys: list[Any], uid: str) -> list[Any]:
+def _dict_keys(key: KeyPlan, keys: list[Any], uid: str, elements: Sequence[Any]) -> list[Any]:
     try:
         return list(map(key.codec.dict_key, keys))
     except NullKeyError as error:
-        raise NullKeyError(uid, row=next((at for at, value in enumerate(keys) if value is None), None)) from error
+        row = next((at for at, value in enumerate(keys) if value is None), None)
+        element = "" if row is None else f" for {short_repr(elements[row])}"
+        raise NullKeyError(
+            uid,
+            f"The key selector of operator {uid!r} returned None{element}. Filter such rows out or give them a key "
+            "before key_by.",
+            row=row,
+        ) from error
     except OutputTypeError as error:
         raise OutputTypeError(
             uid,
@@ -624,4 +633,4 @@ def _keys_of(edge: Edge, arrival: Arrival) -> tuple[Sequence[Any], npt.NDArray[n
     try:
         return lazy_keys(codec, columns), arrival.hashes
     except NullKeyError as error:
-        raise NullKeyError(edge.consumer, row=error.row) from error
+        raise null_key_error(edge, batch, error) from error
