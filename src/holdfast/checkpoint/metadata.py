@@ -189,6 +189,12 @@ class CheckpointMetadata:
     master_states: Mapping[str, Any] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return (
+            f"CheckpointMetadata({self.checkpoint_id}, epoch {self.epoch}, job {self.job_name!r}, "
+            f"{len(self.operators)} operators)"
+        )
+
     @property
     def state_size(self) -> int:
         """Size of all state in bytes."""

@@ -59,6 +59,9 @@ class CheckpointStats:
     is_discarded: bool = False
     failure_message: str | None = None
 
+    def __repr__(self) -> str:
+        return f"CheckpointStats({self.checkpoint_id}, {self.status}, {self.state_size} bytes of state)"
+
     @property
     def num_subtasks(self) -> int:
         """Number of subtasks that take part."""
@@ -157,6 +160,13 @@ class StatsSnapshot:
     latest_failed: CheckpointStats | None
     restored: RestoredStats | None
     failures: Mapping[str, int] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        counts = self.counts
+        return (
+            f"StatsSnapshot({counts.completed} completed, {counts.in_progress} in progress, {counts.failed} failed, "
+            f"latest {self.latest_completed!r})"
+        )
 
     def find(self, checkpoint_id: int) -> CheckpointStats | None:
         """Return the statistics of a checkpoint; None if it is unknown or forgotten."""

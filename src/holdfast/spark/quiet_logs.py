@@ -21,6 +21,7 @@ QUERY_NAME: Final = "holdfast-"
 _HIDDEN: Final = (
     rf"(?s).*{ERROR_MARK}.*|"  # a lost task
     r"Exception in task \d.*|"  # the same, by an executor in the driver's process
+    r"A fatal error has occurred\.|"  # its neighbours in a real-time job
     r"(?s).*Task \d+ in stage [\d.]+ failed \d+ times; aborting job.*|"
     rf"Query {QUERY_NAME}.* terminated with error"
 )

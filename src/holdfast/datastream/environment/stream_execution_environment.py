@@ -103,6 +103,9 @@ class CollectedElements(Iterator[Any]):
         self._let_go()
         self._watcher.join()
 
+    def __repr__(self) -> str:
+        return f"<elements of {self._client!r}>"
+
     def __enter__(self) -> CollectedElements:
         return self
 
@@ -564,7 +567,8 @@ class StreamExecutionEnvironment:
         client = self.execute_async(job_name)
         status = client.run_to_end()
         record_interruption(client)
-        return JobExecutionResult(client.get_job_id(), status, round(1000 * (time.monotonic() - started)))
+        took = round(1000 * (time.monotonic() - started))
+        return JobExecutionResult(client.get_job_id(), status, took, client.ending)
 
     def execute_async(self, job_name: str | None = None) -> JobClient:
         """Start the job in a thread of this process and return its handle; see `execute`.

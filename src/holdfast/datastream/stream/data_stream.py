@@ -80,6 +80,9 @@ class StreamStep:
         slot_sharing_group: Callable[[Any], Self]
         set_buffer_timeout: Callable[[int], Self]
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._node.name!r}: {self._node.element_type.ddl}>"
+
     def name(self, name: str) -> Self:
         """Set the name of the step in logs and metrics."""
         self._node.name = name

@@ -363,11 +363,17 @@ class JobExecutionResult:
         job_id: The job.
         status: FINISHED (bounded inputs have ended), SUSPENDED (resumes when it is run again) or CANCELED.
         net_runtime: Milliseconds from launch to end.
+        ending: Why a job is SUSPENDED, in words; empty for other statuses.
     """
 
     job_id: JobID
     status: JobStatus
     net_runtime: int
+    ending: str = ""
+
+    def __repr__(self) -> str:
+        words = f": {self.ending}" if self.ending else ""
+        return f"<job {self.job_id} ended {self.status.value} after {self.net_runtime / 1000:.1f} s{words}>"
 
     def get_job_id(self) -> JobID:
         """Return the id of the job."""

@@ -282,6 +282,14 @@ class JobClient:
         finally:
             signal.signal(signal.SIGTERM, before)
 
+    @property
+    def ending(self) -> str:
+        """Why the job has ended SUSPENDED, in words; empty for other statuses."""
+        return self._master.ending
+
+    def __repr__(self) -> str:
+        return notebook_display(self._master)["text/plain"]
+
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return notebook_display(self._master)
 
@@ -300,7 +308,9 @@ class JobClient:
             self._result.set_exception(error)
         else:
             took = round(1000 * (time.monotonic() - began))
-            self._result.set_result(JobExecutionResult(self.get_job_id(), self.get_job_status(), took))
+            self._result.set_result(
+                JobExecutionResult(self.get_job_id(), self.get_job_status(), took, self._master.ending)
+            )
         finally:
             self._over.set()
 

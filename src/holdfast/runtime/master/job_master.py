@@ -65,6 +65,8 @@ from holdfast.storage.register import CheckpointPointer, FileRegister, RegisterS
 
 logger = get_logger(__name__)
 
+_EXHAUSTED: Final = "all input that was there is processed; run the job again to process more"
+_STOPPED: Final = "it was stopped; run the job again to resume it"
 _SIGNAL_SECONDS: Final = 2.0
 """How much earlier than this process its engine may receive a signal to both."""
 
@@ -84,6 +86,7 @@ class JobMaster:
         flow: Metrics of its subtasks and edges in this process.
         attempt: The newest attempt; None before the first.
         failure: The error that ended the job; None while it runs and if it ended well.
+        ending: Why it has ended SUSPENDED, in words.
         ended: Set when `run` is about to return.
         rest_url: URL of its REST interface; None if there is none.
     """
@@ -101,6 +104,7 @@ class JobMaster:
         self.status = JobStatus.CREATED
         self._observers = JobObservers(self)
         self.failure: HoldfastError | None = None
+        self.ending = ""
         self.ended = threading.Event()
         self._newest_at_start: CheckpointPointer | None = None
         self._has_begun = False
@@ -168,7 +172,8 @@ class JobMaster:
             self.control.end()
             self.progress.close()
             self.ended.set()
-        logger.info("job %r ended %s", self.job.name, self.status.value)
+        words = f": {self.ending}" if self.ending else ""
+        logger.info("job %r ended %s%s", self.job.name, self.status.value, words)
         return self.status
 
     @contextmanager
@@ -353,6 +358,7 @@ class JobMaster:
             return self._terminal(writer, JobStatus.CANCELED)
         if outcome is Outcome.ENDED:
             return self._terminal(writer, JobStatus.FINISHED)
+        self.ending = _EXHAUSTED if outcome is Outcome.EXHAUSTED else _STOPPED
         if not self.control.is_deposed:
             writer.write(lambda state: replace(state, requested_start=""))
             if self._submission is not None and not self.control.is_interrupted:
