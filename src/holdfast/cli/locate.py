@@ -20,9 +20,10 @@ from holdfast.ha.options import ha_type
 from holdfast.ha.services import HighAvailabilityServices, create_high_availability_services
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
+from holdfast.kernel.known_jobs import unknown_job
 from holdfast.kernel.secret import redacted_message
 from holdfast.rest.client import RestClient, RestError
-from holdfast.storage.file_system import base_name, join, parent
+from holdfast.storage.file_system import FileSystem, base_name, join, parent
 from holdfast.storage.job_directory import METADATA_NAME, REGISTER, JobDirectory
 from holdfast.storage.object_store import use_s3_options
 from holdfast.storage.register import FencedRegister, RegisterState
@@ -116,12 +117,20 @@ def directories_at(path: str) -> list[JobDirectory]:
     fs = file_system_for(path)
     path = path.rstrip("/") or "/"
     if not fs.exists(path):
-        raise NotExistError(f"There is no directory {path!r}; give the one that is set as execution.checkpointing.dir.")
+        if fs.exists(parent(path)) and (beside := [(name, "") for name in _jobs_in(fs, parent(path))]):
+            raise NotExistError(unknown_job(base_name(path), beside, f" in {parent(path)!r}"))
+        raise NotExistError(
+            f"There is no directory {path!r}; give the one that is set as execution.checkpointing.dir, or the id of a "
+            "submitted job, which `holdfast list` prints."
+        )
     is_job = fs.exists(join(path, REGISTER)) or fs.exists(join(path, MARKER_NAME))
     if is_job or _JOB_ID.fullmatch(base_name(path)):
         return [_directory(path)]
-    names = [status.name for status in fs.list(path) if status.is_directory and _JOB_ID.fullmatch(status.name)]
-    return [_directory(join(path, name)) for name in names]
+    return [_directory(join(path, name)) for name in _jobs_in(fs, path)]
+
+
+def _jobs_in(fs: FileSystem, path: str) -> list[str]:
+    return [status.name for status in fs.list(path) if status.is_directory and _JOB_ID.fullmatch(status.name)]
 
 
 def checkpoint_at(path: str, properties: tuple[str, ...]) -> CompletedCheckpoint:
@@ -224,10 +233,13 @@ def running_job(path: str, job: str | None, properties: Iterable[str] = ()) -> R
     chosen = [client for client in clients if job is None or job in (client.job_id, client.get()["name"])]
     if len(chosen) == 1:
         return chosen[0]
-    known = ", ".join(f"{client.job_id} ({client.get()['name']})" for client in clients) or "none"
-    if job is None and chosen:
-        raise NotExistError(f"Several jobs run in {path!r}: {known}. Choose one with --job.")
-    raise RestError(f"No job {job or ''!r} runs in {path!r} on this host. Running: {known}.")
+    known = [(client.job_id, str(client.get()["name"])) for client in clients]
+    if job is None:
+        shown = ", ".join(f"{job_id} ({name})" for job_id, name in known)
+        if chosen:
+            raise NotExistError(f"Several jobs run in {path!r}: {shown}. Choose one with --job.")
+        raise RestError(f"No job runs in {path!r} on this host.")
+    raise RestError(unknown_job(job, known, f" that runs in {path!r} on this host"))
 
 
 def _client(directory: JobDirectory) -> RestClient | None:

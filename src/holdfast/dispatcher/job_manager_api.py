@@ -23,6 +23,7 @@ from holdfast.ha.job_result_store import FailureCause
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.failure_text import summary
 from holdfast.kernel.ids import JobID
+from holdfast.kernel.known_jobs import unknown_job
 from holdfast.kernel.secret import get_logger
 from holdfast.rest.checkpoint_api import CheckpointApi
 from holdfast.rest.client import RestError
@@ -296,7 +297,8 @@ class JobManagerApi(Routes):
         term = self._leading_term()
         entry = term.dispatcher.job(JobID.from_hex(job_id)) if re.fullmatch("[0-9a-f]{32}", job_id) else None
         if entry is None:
-            raise HttpError(404, f"Job {job_id:.40} not found.")
+            known = [(str(other.job_id), other.name) for other in term.dispatcher.jobs()]
+            raise HttpError(404, unknown_job(job_id, known))
         return entry
 
     def _forwarding_handler(self, route: Route) -> Handler:

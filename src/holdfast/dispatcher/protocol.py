@@ -11,6 +11,7 @@ from holdfast.ha.execution_plan_store import ExecutionPlan
 from holdfast.ha.job_result_store import ApplicationStatus, FailureCause, JobResult
 from holdfast.kernel.clock import Clock
 from holdfast.kernel.ids import JobID
+from holdfast.kernel.known_jobs import unknown_job
 from holdfast.kernel.restart_strategy import RestartStrategy
 
 _RESULTS: Final = {
@@ -601,10 +602,13 @@ class DispatcherMachine:
         entry.last_failure = outcome.failure or FailureCause("ProcessEnded", "The process was stopped by a signal.")
         return self._wait(entry, Phase.WAITING, entry.restarts)
 
+    def _unknown(self, job_id: JobID) -> str:
+        return unknown_job(str(job_id), [(str(entry.job_id), entry.name) for entry in self.jobs.values()])
+
     def _cancel(self, event: CancelRequested) -> Instructions:
         entry = self.jobs.get(event.job_id)
         if not self.is_ready or entry is None or entry.phase is Phase.WITHDRAWING:
-            status, reason = (404, f"There is no job {event.job_id}.") if self.is_ready else (503, "Try again.")
+            status, reason = (404, self._unknown(event.job_id)) if self.is_ready else (503, "Try again.")
             return [Reply(event.request, status, reason)]
         if entry.result is not None and entry.status != "CANCELED":
             return [Reply(event.request, 409, f"Job {event.job_id} has already ended with status {entry.status}.")]

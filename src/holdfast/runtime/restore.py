@@ -195,6 +195,14 @@ def stored_max_parallelism(
     return stored
 
 
+def _renaming(missing: Sequence[str], new: Sequence[str]) -> str:
+    before, after = missing[0], new[0] if new else "..."
+    return (
+        "SavepointWriter.from_existing_savepoint(path)"
+        f".change_operator_identifier({before!r}, {after!r}).write(new_path)"
+    )
+
+
 def restored_versions(plan: JobPlan, operators: Iterable[OperatorMetadata], allow_non_restored: bool) -> Versions:
     """Return the state versions of the job's keyed operators from a checkpoint.
 
@@ -219,7 +227,8 @@ def restored_versions(plan: JobPlan, operators: Iterable[OperatorMetadata], allo
             missing,
             new,
             f"the checkpoint has state of operators that this job does not have: {missing}; new in this job: "
-            f"{new or 'none'}. Give the operators their old uids, .uid('...'), or drop that state with -n "
+            f"{new or 'none'}. Give the operators their old uids, .uid('...'); or rename them in a copy of the "
+            f"snapshot, {_renaming(missing, new)}, and start from it with -s; or drop that state with -n "
             "(execution.state-recovery.ignore-unclaimed-state). A uid that is not set is derived from the structure of "
             "the program and changes with it",
         )

@@ -28,6 +28,7 @@ from holdfast.kernel.watermark import MIN_WATERMARK
 from holdfast.runtime.function.sink import owner_of
 from holdfast.runtime.function.user_function import (
     BaseBroadcastProcessFunction,
+    Function,
     KeyedBroadcastProcessFunction,
     KeySelector,
     OutputTag,
@@ -37,7 +38,7 @@ from holdfast.runtime.operator import OpenedSelector, OperatorInstance, Operator
 from holdfast.runtime.window_operator.window_operator import WindowOperator
 from holdfast.runtime.window_operator.window_subtask import subtask_class
 from holdfast.state.backend import AbstractKeyedStateBackend, StateBackend, load_state_backend
-from holdfast.state.descriptor import MapStateDescriptor
+from holdfast.state.descriptor import AggregateFunction, MapStateDescriptor
 from holdfast.state.environment import Environment
 from holdfast.state.operator_snapshot import OperatorSnapshot
 from holdfast.state.operator_state import RoundRobinOperatorStateRepartitioner
@@ -74,6 +75,11 @@ def shape_of(function: Any) -> Shape:
             return shape
     if callable(function) and not isinstance(function, type):
         return "process" if len(inspect.signature(function).parameters) == 2 else "map"
+    if isinstance(function, Function | AggregateFunction):
+        raise ConfigurationError(
+            f"The harness runs functions of single elements, but a {type(function).__name__} belongs to an operator of "
+            "a stream: run the stream with holdfast.testing.EpochProgram, which runs whole programs in the same way."
+        )
     raise ConfigurationError(f"The harness runs function objects and callables, not {function!r}.")
 
 

@@ -88,7 +88,7 @@ def parse_type(text: str) -> TypeInformation:
 
 
 def parse_schema(text: str) -> RowTypeInformation:
-    """Parse the columns of a table, such as ``a string, b bigint``.
+    """Parse the columns of a table, such as ``a string, b bigint``. As in PySpark, a colon may follow a name.
 
     Raises:
         ConfigurationError: The text is not a list of columns, or a type has no Arrow form.
