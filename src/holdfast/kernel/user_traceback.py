@@ -73,10 +73,7 @@ def _drop_own_frames(error: traceback.TracebackException | None) -> None:
     while error is not None:
         first = next((at for at, one in enumerate(error.stack) if not one.filename.startswith(_PACKAGE)), None)
         error.stack[:] = [] if first is None else error.stack[first:]
-        if error.__cause__ is None and not error.__suppress_context__:
-            error = error.__context__
-        else:
-            error = error.__cause__
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
 def with_source_lines(text: str) -> str:

@@ -309,7 +309,7 @@ class SparkEngine(Engine):
                 sources = plan.prepared(self._staged[number].frame(epoch_input, epoch.epoch))
             with self._stages_of(epoch, number, session) as run_stage:
                 rows = plan.build(sources, session, run_stage).collect()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - raised again, in our words
             failure = translate(error, f"running epoch {epoch.epoch}{epoch_job}")
             raise failure from cause_of(failure, error)
         return [decode_report(bytes(row[0]), self._directory) for row in rows]

@@ -1,7 +1,7 @@
 """What Spark and Py4J log about a failed task or batch of a job, whose error the job logs in our own words.
 
-With HOLDFAST_LOG_LEVEL=DEBUG, as `holdfast run --verbose` sets it, they log everything. Log files get everything always:
-only what Spark writes to the console is filtered.
+With HOLDFAST_LOG_LEVEL=DEBUG, as `holdfast run --verbose` sets it, they log everything. Only what Spark writes to the
+console is filtered: its log files have everything.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.secret import get_logger, redacted_value
 from holdfast.runtime.function.user_function import functions_of
 from holdfast.runtime.graph.stream_graph import KeyedNode, Node, NonKeyedNode, StreamGraph
+from holdfast.runtime.job.options import JOB_NAME
 from holdfast.runtime.master.job_client import JobClient
 
 logger = get_logger(__name__)
@@ -30,6 +31,7 @@ _from_outside = Configuration()
 _defaults = Configuration()
 _on_launch: OnLaunch | None = None
 _launched: str | None = None
+_own_names: set[str] = set()
 _interrupted: str | None = None
 _is_planning = False
 
@@ -95,14 +97,14 @@ def program_overrides(
         defaults: Options over which the program's own win.
         on_launch: Called with the handle of each job that the program executes.
     """
-    global _from_outside, _defaults, _on_launch, _launched
-    before = _from_outside, _defaults, _on_launch, _launched
+    global _from_outside, _defaults, _on_launch, _launched, _own_names
+    before = _from_outside, _defaults, _on_launch, _launched, _own_names
     _from_outside, _defaults, _on_launch = options.clone(), (defaults or Configuration()).clone(), on_launch
-    _launched = None
+    _launched, _own_names = None, set()
     try:
         yield
     finally:
-        _from_outside, _defaults, _on_launch, _launched = before
+        _from_outside, _defaults, _on_launch, _launched, _own_names = before
 
 
 def effective_configuration(program: Configuration) -> Configuration:
@@ -118,6 +120,30 @@ def effective_configuration(program: Configuration) -> Configuration:
                 "option %s: the program's value %s is replaced from the command line", key, redacted_value(key, value)
             )
     return combined
+
+
+def name_from_outside(own: str | None) -> str | None:
+    """Return the name of a job that options from outside give it; None if they give none.
+
+    Args:
+        own: The name that the program passed to `execute`.
+
+    Raises:
+        ConfigurationError: The program has executed another job, which has that name.
+    """
+    name = _from_outside.get(JOB_NAME)
+    others = sorted(_own_names - {own or ""})
+    _own_names.add(own or "")
+    if name is None or own is None:
+        return None
+    if others:
+        raise ConfigurationError(
+            f"{JOB_NAME.key} is {name!r} on the command line, which is the name of one job, but this program executes "
+            f"{others[-1] or 'one without a name'!r} and then {own!r}: remove the option."
+        )
+    if own != name:
+        logger.info("job %r runs as %r (%s from the command line)", own, name, JOB_NAME.key)
+    return name
 
 
 def require_one_job(name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 import threading
@@ -22,6 +23,7 @@ from holdfast.datastream.environment.launch import (
     Program,
     effective_configuration,
     exit_if_interrupted,
+    name_from_outside,
     notify_launched,
     record_interruption,
     require_one_job,
@@ -45,7 +47,9 @@ from holdfast.kernel.default_log import install_default_handler
 from holdfast.kernel.error_display import install_error_display
 from holdfast.kernel.ids import new_nonce
 from holdfast.kernel.watermark import WatermarkStrategy
+from holdfast.runtime.function.sink import is_pickled
 from holdfast.runtime.function.source import SourceListener, SplitInput, SplitSource
+from holdfast.runtime.graph.input_matching import COLLECTION
 from holdfast.runtime.graph.stream_graph import FrameTransformNode, Node, SinkNode, SourceNode, StreamGraph
 from holdfast.runtime.job.control import JobExecutionResult
 from holdfast.runtime.job.options import (
@@ -62,6 +66,7 @@ from holdfast.types.arrow import VALUE_COLUMN, elements_to_batch
 from holdfast.types.type_information import TypeInformation
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 
@@ -536,9 +541,14 @@ class StreamExecutionEnvironment:
         """
         element_type = declared_type(type_info, "from_collection")
         elements = list(collection)
-        elements_to_batch(elements, element_type, "from_collection")
-        reads = f"a collection of {element_type.ddl}"
-        node = SourceNode(name="collection", element_type=element_type, collection=elements, reads=reads)
+        batch = elements_to_batch(elements, element_type, "from_collection")
+        node = SourceNode(
+            name="collection",
+            element_type=element_type,
+            collection=elements,
+            reads=f"a collection of {element_type.ddl}",
+            elements=_describe_elements(batch, element_type),
+        )
         return DataStream(self, node)
 
     def execute(self, job_name: str | None = None) -> JobExecutionResult:
@@ -555,7 +565,8 @@ class StreamExecutionEnvironment:
         Args:
             job_name: Name of the job and, unless `pipeline.job-id` is set, of its directory. The default is
                 `pipeline.name`, else the name of the script; from the second job of a process on with its number:
-                `script-2`. The same steps in another environment are the same job again.
+                `script-2`. The same steps in another environment are the same job again. `pipeline.name` on the
+                command line wins over all of them.
 
         Raises:
             ConfigurationError: The program cannot run as it is written.
@@ -579,10 +590,13 @@ class StreamExecutionEnvironment:
         Raises:
             ConfigurationError: The program cannot run as it is written.
         """
-        install_default_handler()
-        install_error_display()
         if job_name is not None and not isinstance(job_name, str):
             raise ConfigurationError(f"The name of a job is a text, not {job_name!r}.")
+        return self._start(name_from_outside(job_name) or job_name)
+
+    def _start(self, job_name: str | None) -> JobClient:
+        install_default_handler()
+        install_error_display()
         configuration = self.get_configuration()
         configuration.validate()
         graph = self.get_stream_graph()
@@ -669,7 +683,8 @@ class StreamExecutionEnvironment:
         mailbox, others = Mailbox(stream.get_type()), set(self._sinks)
         stream.sink_to(CollectSink(mailbox.name)).name("collect").uid(_COLLECT_UID)
         try:
-            client = self.execute_async(job_name or f"{_script_name()}-{new_nonce()}")
+            # Without a name of its own it is a new job each time.
+            client = self.execute_async(job_name) if job_name else self._start(f"{_script_name()}-{new_nonce()}")
         except BaseException:
             self._sinks = [sink for sink in self._sinks if sink in others]
             mailbox.close()
@@ -690,6 +705,14 @@ class StreamExecutionEnvironment:
 
 _notebook_names = NotebookNames()
 _executed = ExecutedJobs()
+
+
+def _describe_elements(batch: pa.RecordBatch, element_type: TypeInformation) -> str:
+    """Return a text that differs for other elements. Pickled ones are only counted: two pickles of one may differ."""
+    text = f"{COLLECTION}{batch.num_rows} elements"
+    if is_pickled(element_type):
+        return text
+    return f"{text}, digest {hashlib.sha256(batch.serialize()).hexdigest()[:16]}"
 
 
 def _shared_directory(configuration: Configuration) -> str | None:

@@ -17,6 +17,9 @@ from holdfast.kernel.secret import location_without_credentials
 
 KEEP: Final = "execution.state-recovery.changed-inputs.keep"
 ANEW: Final = "execution.state-recovery.changed-inputs.anew"
+COLLECTION: Final = "a collection: "
+"""Begins the description of the elements of a collection in the program."""
+
 _LISTING: Final = "binaryFile of "
 """The format in which Spark lists files that others read."""
 
@@ -49,8 +52,16 @@ class InputLeaf:
 
     def reads_as(self, other: InputLeaf) -> bool:
         """Return whether it reads the same as another leaf, as far as both are described."""
-        return self.place == other.place and (
-            None in (self.elements, other.elements) or self.elements == other.elements
+        if self.place != other.place:
+            return False
+        if any((leaf.elements or "").startswith(COLLECTION) for leaf in (self, other)):
+            return not (self.elements and other.elements) or self.elements == other.elements  # "" in older checkpoints
+        return None in (self.elements, other.elements) or self.elements == other.elements
+
+    def is_edit_of(self, other: InputLeaf) -> bool:
+        """Return whether it is the same collection of the program with other elements."""
+        return self.place == other.place and all(
+            leaf.elements is not None and leaf.elements.startswith(COLLECTION) for leaf in (self, other)
         )
 
     def __str__(self) -> str:
@@ -110,10 +121,12 @@ class InputMapping:
     Attributes:
         origins: For each leaf of the program the leaf of the checkpoint that it continues, None for its own start.
         dropped: Leaves of the checkpoint that no leaf continues.
+        edited: Leaves of the program that are collections with other elements than before.
     """
 
     origins: Mapping[tuple[str, int, bool], InputLeaf | None]
     dropped: tuple[InputLeaf, ...] = ()
+    edited: tuple[InputLeaf, ...] = ()
 
     def origin(self, leaf: InputLeaf) -> InputLeaf | None:
         """Return the leaf of the checkpoint that a leaf of the program continues."""
@@ -136,8 +149,12 @@ def match_inputs(stored: Sequence[InputLeaf], wanted: Sequence[InputLeaf], rules
     missing: list[InputLeaf] = []
     dropped: list[InputLeaf] = []
     changed: list[str] = []
+    edited: list[InputLeaf] = []
     for uid in sorted({leaf.uid for leaf in (*stored, *wanted)}):
         before, now = _paired(_of(stored, uid), _of(wanted, uid), origins)
+        if before and now and uid not in rules.anew and all(map(InputLeaf.is_edit_of, now, before)):
+            edited += () if uid in rules.keep else now
+            before, now = _kept(before, now, origins)
         if before and now and uid in rules.keep:
             before, now = _kept(before, now, origins)
         if before and now and uid not in rules.anew:
@@ -147,7 +164,7 @@ def match_inputs(stored: Sequence[InputLeaf], wanted: Sequence[InputLeaf], rules
         origins.update({_key(leaf): None for leaf in now})
     if changed or (missing and not rules.allow_missing):
         raise _refusal(changed, () if rules.allow_missing else missing, stored, wanted)
-    return InputMapping(origins, (*dropped, *missing))
+    return InputMapping(origins, (*dropped, *missing), tuple(edited))
 
 
 def _key(leaf: InputLeaf) -> tuple[str, int, bool]:

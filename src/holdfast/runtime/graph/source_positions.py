@@ -31,7 +31,7 @@ from holdfast.checkpoint.replay import AGAIN
 from holdfast.errors import ConfigurationError, RestoreError
 from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.kernel.secret import get_logger
-from holdfast.runtime.graph.input_matching import InputLeaf, InputMapping
+from holdfast.runtime.graph.input_matching import ANEW, KEEP, InputLeaf, InputMapping
 from holdfast.runtime.graph.plan import JobPlan
 from holdfast.runtime.graph.stream_graph import SourceNode, input_of
 
@@ -340,9 +340,20 @@ def offset_entry(offsets: Sequence[Any]) -> str:
 
 
 def log_changes(mapping: InputMapping) -> None:
-    """Log the inputs that begin at their start, and the dropped positions."""
+    """Log the inputs that begin at their start, edited collections, and the dropped positions."""
     new = sorted({uid for (uid, _, _), origin in mapping.origins.items() if origin is None})
     if new:
         logger.info("inputs that begin at their start: %s", ", ".join(map(repr, new)))
+    for leaf in mapping.edited:
+        logger.warning(
+            "the elements of input %r, a from_collection(), have changed, but the job goes on where it was: elements "
+            "that were read are not read again. To read the new ones, set %s: %s, or start with --fresh; if the "
+            "change is meant for the next fresh start, set %s: %s",
+            leaf.uid,
+            ANEW,
+            leaf.uid,
+            KEEP,
+            leaf.uid,
+        )
     for leaf in mapping.dropped:
         logger.warning("the position of input %r, %s, is dropped, as configured", leaf.uid, leaf)

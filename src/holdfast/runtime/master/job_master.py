@@ -426,8 +426,8 @@ class JobMaster:
 
     def _already_finished(self) -> JobStatus:
         logger.warning(
-            "job %r has already FINISHED, so it is not run; start it with --fresh to run it again, or give execute() "
-            "another name if this is another job",
+            "job %r has already FINISHED, so it is not run, also if its program or its input has changed since; start "
+            "it with --fresh to run it again, or give execute() another name if this is another job",
             self.job.name,
         )
         return JobStatus.FINISHED
