@@ -21,13 +21,20 @@ from holdfast.runtime.operator.reduction import (
     ChoosingReduction,
     CountReduction,
     Deduplication,
+    ExpiringDeduplication,
     InTuples,
     MeanReduction,
     SumReduction,
     TopN,
 )
 from holdfast.runtime.window.window_assigner import WindowAssigner
-from holdfast.state.descriptor import ReduceFunction, ReducingStateDescriptor, StateDescriptor, ValueStateDescriptor
+from holdfast.state.descriptor import (
+    ReduceFunction,
+    ReducingStateDescriptor,
+    StateDescriptor,
+    StateTtlConfig,
+    ValueStateDescriptor,
+)
 from holdfast.types.atomic import AtomicTypeInformation, CollatedStringTypeInformation, DecimalTypeInformation
 from holdfast.types.changelog_type import ChangelogTypeInformation
 from holdfast.types.composite import RowTypeInformation, TupleTypeInformation
@@ -275,14 +282,25 @@ class KeyedStream(DataStream):
         """
         return self._replace_column(ChoosingReduction(*self._column(column, "last", is_part=True), "last"), "last")
 
-    def deduplicate(self) -> DataStream:
+    def deduplicate(self, ttl: Any = None) -> DataStream:
         """Emit the first row of each key, and drop all others.
 
-        >>> rows = env.from_collection([("oslo", 3), ("oslo", 5), ("oslo", 4)], "city string, n bigint")
-        >>> [row.n for row in rows.key_by("city").deduplicate().execute_and_collect()]
-        [3]
+            >>> rows = env.from_collection([("oslo", 3), ("oslo", 5), ("oslo", 4)], "city string, n bigint")
+            >>> [row.n for row in rows.key_by("city").deduplicate(ttl="1 h").execute_and_collect()]
+            [3]
+
+        Args:
+            ttl: How long a key is known after its first row, in processing time: milliseconds, a `timedelta`, text such
+                as ``"1 h"``, or a `StateTtlConfig`. Without it each key is kept for ever, and batches are processed by
+                columns, which is faster.
+
+        Raises:
+            ConfigurationError: It is no duration, or not positive; or the stream has changes.
         """
         self._reject_changes("deduplicate()")
+        if ttl is not None:
+            config = ttl if isinstance(ttl, StateTtlConfig) else StateTtlConfig.new_builder(ttl).build()
+            return self.filter(ExpiringDeduplication(config)).name("deduplicate")
         return self._operator(self._batches(Deduplication(), self.get_type()), "deduplicate")
 
     def top_n(self, n: int, column: int | str = 0, *, ascending: bool = False, name: str = "rank") -> DataStream:

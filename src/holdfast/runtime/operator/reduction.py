@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.errors import OutputTypeError
-from holdfast.runtime.function.user_function import RuntimeContext
+from holdfast.runtime.function.user_function import RichFilterFunction, RuntimeContext
 from holdfast.runtime.operator.batch_function import (
     BatchContext,
     BatchFunction,
@@ -23,7 +23,7 @@ from holdfast.runtime.operator.batch_function import (
     exact_decimals,
     latest_marked,
 )
-from holdfast.state.descriptor import ValueStateDescriptor
+from holdfast.state.descriptor import StateTtlConfig, ValueStateDescriptor
 from holdfast.types.ordering import is_greater, is_less, ranks_of
 from holdfast.types.type_information import TypeInformation
 from holdfast.types.type_parser import parse_type
@@ -197,6 +197,28 @@ class Deduplication(BatchFunction):
         state.put_at(new, pa.array(np.ones(len(new), bool)))
         ctx.keep_timestamps(new)
         return batch.take(pa.array(new))
+
+
+class ExpiringDeduplication(RichFilterFunction):
+    """Keeps the first row of each key, and of each key again when its state has expired.
+
+    Args:
+        ttl: The time to live.
+    """
+
+    def __init__(self, ttl: StateTtlConfig) -> None:
+        self._ttl = ttl
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        seen = ValueStateDescriptor("seen", parse_type("boolean"))
+        seen.enable_time_to_live(self._ttl)
+        self._seen: Any = runtime_context.get_state(seen)
+
+    def filter(self, value: Any) -> bool:
+        if self._seen.value():
+            return False
+        self._seen.update(True)
+        return True
 
 
 class TopN(BatchFunction):
