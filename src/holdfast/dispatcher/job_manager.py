@@ -24,7 +24,7 @@ import tempfile
 import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -102,8 +102,10 @@ class JobManager(LeaderContender):
         """
         self._executor = ThreadPoolExecutor(8, thread_name_prefix="ha-io")
         self._directory, is_temporary = self._working_directory()
+        is_set = self._kind == "none" and self._configuration.contains(options.WORKING_DIRECTORY)
         try:
-            self._campaign()
+            with options.announced(self._directory) if is_set else nullcontext():
+                self._campaign()
         finally:
             self._executor.shutdown(wait=False, cancel_futures=True)
             if is_temporary:

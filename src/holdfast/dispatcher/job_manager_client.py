@@ -72,16 +72,39 @@ class JobManagerClient:
     @classmethod
     def _find_here(cls, configuration: Configuration, book: AddressBook, directory: str) -> JobManagerClient:
         waiting = threading.Event()
+        others: dict[str, JobManagerClient] = {}
         for _ in range(_LOCAL_ATTEMPTS):
-            for address in book.addresses():
-                client = cls(address, _tls(configuration, address))
-                if address.is_here and client.is_alive():
-                    return client
+            client = cls._alive_in(configuration, book)
+            if client is not None:
+                return client
+            if not configuration.contains(options.WORKING_DIRECTORY):
+                others = {
+                    str(other): client
+                    for other in options.announced_directories()
+                    if (client := cls._alive_in(configuration, AddressBook.of(configuration, str(other)))) is not None
+                }
+            if len(others) == 1:
+                return next(iter(others.values()))
             waiting.wait(_RETRY_SECONDS)  # it may have been started a moment ago
+        key = options.WORKING_DIRECTORY.key
+        if others:
+            raise RestError(
+                f"Several job managers work on this host: choose one with -D {key}=DIR, where DIR is one of "
+                f"{sorted(others)}."
+            )
         raise RestError(
-            f"No job manager works in {directory!r} on this host: start one with `holdfast jobmanager`, or name the "
-            "cluster of another one with -D high-availability.type=... and the options of this type."
+            f"No job manager works in {directory!r} on this host: start one with `holdfast jobmanager`. If one has "
+            f"another working directory, name it with -D {key}=DIR; if it has high availability, name the cluster with "
+            "-D high-availability.type=... and the options of this type."
         )
+
+    @classmethod
+    def _alive_in(cls, configuration: Configuration, book: AddressBook) -> JobManagerClient | None:
+        for address in book.addresses():
+            client = cls(address, _tls(configuration, address))
+            if address.is_here and client.is_alive():
+                return client
+        return None
 
     @classmethod
     def _find_leader(
