@@ -277,3 +277,34 @@ def test_a_program_that_was_submitted_executes_one_job() -> None:
     with program_overrides(Configuration()):
         require_one_job("days")
         require_one_job("nights")
+
+
+def test_a_name_from_the_command_line_wins_over_that_of_execute(caplog: pytest.LogCaptureFixture) -> None:
+    def planned(*names: str | None) -> str:
+        """The name of the job that a program executes after others."""
+        for name in names:
+            env = get_environment()
+            env.from_collection([1], "bigint").print().uid("out")
+            with plan_only(), pytest.raises(ProgramPlanned) as ended:
+                env.execute(name)
+        return ended.value.program.name
+
+    with caplog.at_level(logging.INFO):
+        for names in (("day",), (None,), ("day", "day")):
+            with program_overrides(Configuration({"pipeline.name": "night"})):
+                assert planned(*names).startswith("night")
+    assert "job 'day' runs as 'night' (pipeline.name from the command line)" in caplog.text
+    assert planned("day") == "day", "no override is left"
+    with (
+        program_overrides(Configuration({"pipeline.name": "night"})),
+        pytest.raises(ConfigurationError, match="this program executes 'day' and then 'week': remove the option"),
+    ):
+        planned("day", "week")
+
+
+def test_a_collection_is_described_by_its_elements() -> None:
+    def described(elements: list[Any], type_info: Any = None) -> str:
+        return get_environment().from_collection(elements, type_info)._node.elements
+
+    assert described([1, 2], "bigint") == described([1, 2], "bigint") != described([1, 3], "bigint")
+    assert described([1, 2]) == "a collection: 2 elements"

@@ -299,7 +299,7 @@ def test_a_job_that_finishes_while_it_is_cancelled_has_finished() -> None:
 
 
 def test_a_job_that_nobody_knows_cannot_be_cancelled() -> None:
-    assert cancelled(Term())[0] == instructions.Reply("you", 404, f"There is no job {JOB}.")
+    assert cancelled(Term())[0] == instructions.Reply("you", 404, f"There is no job '{JOB}'. There are no jobs.")
 
 
 def test_nothing_is_taken_before_the_stores_are_read() -> None:

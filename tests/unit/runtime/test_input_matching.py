@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.errors import ConfigurationError, RestoreError
 from holdfast.runtime.graph.input_matching import ANEW, KEEP, InputLeaf, InputRules, match_inputs
+from holdfast.runtime.graph.source_positions import log_changes
 
 
 def leaf(
@@ -121,3 +122,40 @@ def test_decisions_name_inputs_that_are_there_and_only_once() -> None:
         InputRules(keep=frozenset(["nobody"])).check(["a"])
     with pytest.raises(ConfigurationError, match="both name 'a'"):
         InputRules(keep=frozenset("a"), anew=frozenset("a")).check(["a"])
+
+
+# Collections of the program: an edit is reported, and the job goes on.
+
+
+def collection(elements: str) -> InputLeaf:
+    return leaf("cities", "a collection of string", streaming=False, elements=elements)
+
+
+OLD, EDITED = collection("a collection: 2 elements, digest 1"), collection("a collection: 3 elements, digest 2")
+
+
+def test_an_edited_collection_goes_on_and_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    fitting = match_inputs([OLD], [EDITED], NO_RULES)
+    assert (fitting.origin(EDITED), fitting.edited) == (OLD, (EDITED,))
+    log_changes(fitting)
+    [warning] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "the elements of input 'cities', a from_collection(), have changed" in warning
+    assert f"{ANEW}: cities, or start with --fresh" in warning
+
+
+def test_an_edited_collection_is_read_anew_or_kept_in_silence_as_configured() -> None:
+    anew = match_inputs([OLD], [EDITED], InputRules(anew=frozenset({"cities"})))
+    assert (anew.origin(EDITED), anew.edited, anew.dropped) == (None, (), (OLD,))
+    kept = match_inputs([OLD], [EDITED], InputRules(keep=frozenset({"cities"})))
+    assert (kept.origin(EDITED), kept.edited) == (OLD, ())
+
+
+@pytest.mark.parametrize("older", [collection(""), replace(OLD, elements=None), OLD], ids=["empty", "unknown", "same"])
+def test_the_same_collection_and_that_of_an_older_checkpoint_go_on_without_a_word(older: InputLeaf) -> None:
+    fitting = match_inputs([older], [OLD], NO_RULES)
+    assert (fitting.origin(OLD), fitting.edited) == (older, ())
+
+
+def test_a_collection_of_another_type_is_refused() -> None:
+    with pytest.raises(RestoreError, match="reads something else"):
+        match_inputs([OLD], [replace(EDITED, reads="a collection of bigint")], NO_RULES)

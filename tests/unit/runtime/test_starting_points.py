@@ -15,6 +15,7 @@ from holdfast.errors import (
 )
 from holdfast.kernel import fault
 from holdfast.runtime.job.control import JobStatus, SnapshotRequest
+from holdfast.state_processor import SavepointWriter
 from tests.stories import journal, tidiness
 from tests.stories.functions import Numbering
 from tests.stories.journal import Journal
@@ -203,6 +204,12 @@ def test_a_renamed_uid_is_refused_and_named(place: Path) -> None:
     assert isinstance(error, RestoreError)
     assert (error.missing_uids, error.new_uids) == (("count",), ("renamed",))
     assert "count" in str(error) and "renamed" in str(error) and "-n" in str(error)
+    assert ".change_operator_identifier('count', 'renamed').write(new_path), and start from it with -s" in str(error)
+    snapshot = tidiness.retained(tidiness.job_directory(place / "job"))[-1].path
+    writer = SavepointWriter.from_existing_savepoint(snapshot).change_operator_identifier("count", "renamed")
+    options = {"execution.state-recovery.path": writer.write(str(place / "changed"))}
+    run(program(place / "new", uid="renamed"), place / "other", epochs("in", BATCHES), {**RESTARTING, **options})
+    assert rows(place / "new")[0][1] > 1, "the counts go on"
 
 
 def test_state_without_an_operator_is_dropped_on_request(place: Path) -> None:

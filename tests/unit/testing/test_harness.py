@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from holdfast.common import Row
 from holdfast.datastream import (
+    AggregateFunction,
     BroadcastProcessFunction,
     CheckpointedFunction,
     FilterFunction,
@@ -23,6 +24,7 @@ from holdfast.datastream import (
     MapFunction,
     OutputTag,
     ProcessFunction,
+    ProcessWindowFunction,
     ReduceFunction,
     RichMapFunction,
     RuntimeContext,
@@ -425,6 +427,10 @@ def test_bad_input_gets_the_errors_of_a_job() -> None:
         counting(parallelism=2, subtask=2)
     with pytest.raises(ConfigurationError, match="The harness runs function objects"):
         OperatorHarness(7)
+    for function in (ProcessWindowFunction, AggregateFunction):
+        windowed = type("Mine", (function,), dict.fromkeys(function.__abstractmethods__))()
+        with pytest.raises(ConfigurationError, match=r"a Mine belongs to an operator of a stream: .*EpochProgram"):
+            OperatorHarness(windowed, key_by="word")
 
 
 def test_the_harness_needs_neither_spark_nor_a_jvm() -> None:

@@ -3,7 +3,7 @@ from hypothesis import given
 
 from holdfast.errors import ConfigurationError
 from holdfast.types.atomic import CharTypeInformation, CollatedStringTypeInformation
-from holdfast.types.type_parser import parse_schema, parse_type
+from holdfast.types.type_parser import parse_schema, parse_type, to_type
 from holdfast.types.types import Types
 from tests.unit.types.type_strategies import tables
 
@@ -92,3 +92,10 @@ def test_the_ddl_of_a_type_is_read_back_to_the_same_columns(table):
     again = parse_schema(row_type.schema_ddl)
     assert again.arrow_schema == row_type.arrow_schema
     assert parse_type(row_type.ddl).ddl == row_type.ddl
+
+
+@pytest.mark.parametrize("text", ["word: string", "word:string", "word string", "`word` : string"])
+def test_a_colon_may_follow_a_name_as_in_pyspark_also_of_a_single_column(text):
+    one = Types.ROW_NAMED(["word"], [Types.STRING()])
+    assert to_type(text) == parse_schema(text) == one
+    assert to_type(f"{text}, n: bigint") == Types.ROW_NAMED(["word", "n"], [Types.STRING(), Types.LONG()])
