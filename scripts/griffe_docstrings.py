@@ -27,12 +27,6 @@ class PrepareDocstrings(griffe.Extension):
 def with_code_blocks(docstring: str) -> str:
     """Return a docstring in which each example, up to an empty line, is a block of code.
 
-    >>> print(with_code_blocks('Add.\\n\\n>>> 1 + 1\\n2'))
-    Add.
-    <BLANKLINE>
-    ```pycon
-    >>> 1 + 1
-    2
-    ```
+    Python's doctest ends an example there, too.
     """
     return _EXAMPLE.sub(lambda found: f"{found['indent']}```pycon\n{found[0]}\n{found['indent']}```", docstring)

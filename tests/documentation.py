@@ -22,7 +22,16 @@ GUIDE = [_GUIDE, *(_GUIDE.parent / name for name in _PART.findall(_GUIDE.read_te
 RECIPES = sorted(page for page in ROOT.glob("docs/how-to/*.md") if page.name != "README.md")
 """The pages of recipes: each has the text of a program in `examples/how_to`, and what it prints."""
 _HOW_TO = [ROOT / "docs" / "how-to" / "README.md", *RECIPES]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md")), *GUIDE[1:], *_HOW_TO]
+OF_THE_SITE = [
+    ROOT / "docs" / "index.md",
+    *(page for place in ("start", "concepts", "reference") for page in sorted(ROOT.glob(f"docs/{place}/*.md"))),
+]
+"""The pages that were written for the site."""
+PAGES = [
+    *(ROOT / "README.md", ROOT / "CONTRIBUTING.md"),
+    *sorted(ROOT.glob("docs/*.md")),
+    *(*GUIDE[1:], *_HOW_TO, *OF_THE_SITE[1:]),
+]
 FURTHER_PAGES = [
     page
     for place in ("docs/decisions", "benchmarks", "deploy", "examples")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
-from tests.documentation import GUIDE, ROOT, blocks
+from tests.documentation import GUIDE, OF_THE_SITE, ROOT, blocks
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -72,9 +72,9 @@ def job_of(checkpoints: Path) -> Path:
     return job
 
 
-def test_the_programs_of_the_guide_run(tmp_path: Path) -> None:
+def test_the_programs_of_the_guide_and_the_site_run(tmp_path: Path) -> None:
     places = []
-    for page in GUIDE:
+    for page in (*GUIDE, *OF_THE_SITE):
         for block in blocks(page, "python spark"):
             places.append(tmp_path / f"{page.stem}-{block.line}.py")
             places[-1].write_text(block.padded, encoding="utf-8")
