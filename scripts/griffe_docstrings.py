@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from typing import Any, Final
 
 import griffe
 
-_EXAMPLE: Final = re.compile(r"^(?P<indent> *)>>> .*(?:\n(?P=indent).*\S.*)*", re.MULTILINE)
+_EXAMPLE: Final = re.compile(
+    r"^(?:Examples?:\n)?(?P<example>(?P<indent> *)>>> .*(?:\n(?P=indent).*\S.*)*)", re.MULTILINE
+)
 
 
 class PrepareDocstrings(griffe.Extension):
@@ -27,6 +30,7 @@ class PrepareDocstrings(griffe.Extension):
 def with_code_blocks(docstring: str) -> str:
     """Return a docstring in which each example, up to an empty line, is a block of code.
 
-    Python's doctest ends an example there, too.
+    Python's doctest ends an example there, too. The headings *Example* and *Examples* are dropped. Examples are not
+    part of other sections, such as *Args*; they may be indented.
     """
-    return _EXAMPLE.sub(lambda found: f"{found['indent']}```pycon\n{found[0]}\n{found['indent']}```", docstring)
+    return _EXAMPLE.sub(lambda found: f"```pycon\n{textwrap.dedent(found['example'])}\n```", docstring)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import re
 import runpy
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import click
 import pytest
 
 from holdfast import errors
@@ -34,6 +36,13 @@ from tests.stories.local import Program, master
 
 LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 NUMBER = re.compile(r"\d+(?:,\d{3})+|\d+\.\d+")
+PACKAGES_OF_USERS = [
+    "holdfast.common",
+    "holdfast.datastream",
+    *(f"holdfast.datastream.{name}" for name in ("functions", "state", "window")),
+    *(f"holdfast.datastream.connectors{name}" for name in ("", ".database", ".file_system", ".kafka")),
+    *("holdfast.metrics", "holdfast.queryable", "holdfast.state_processor", "holdfast.testing"),
+]
 OF_THIS_MACHINE = re.compile(r"/(work|tmp|home|root|Users)/")
 
 
@@ -141,6 +150,55 @@ def test_the_page_of_options_is_current() -> None:
 
 def test_the_page_of_metrics_is_current() -> None:
     assert script("metrics_page.py")["current"](), "run: python scripts/metrics_page.py"
+
+
+def test_the_page_of_commands_is_current() -> None:
+    assert script("cli_page.py")["main"](["--check"]) == 0, "run: python scripts/cli_page.py"
+
+
+def test_the_page_of_commands_has_what_help_prints() -> None:
+    @click.group()
+    def tool() -> None:
+        """Do things."""
+
+    @tool.command(epilog="\b\nExamples:\n  tool copy a *.txt")
+    @click.argument("source")
+    @click.option("--to", metavar="A|B", help="Where *.txt files go.", default="here", show_default=True)
+    def copy(source: str, to: str) -> None:
+        """Copy SOURCE.
+
+        Not [more].
+        """
+
+    text = script("cli_page.py")["page"](tool, "tool")
+
+    assert "| [`tool copy`](#tool-copy) | Copy SOURCE. |\n" in text
+    assert "## tool copy\n\n```text\ntool copy [OPTIONS] SOURCE\n```\n\nCopy SOURCE.\n\nNot \\[more].\n" in text
+    assert "| `--to A\\|B` | Where \\*.txt files go. \\[default: here] |\n" in text
+    assert text.endswith("Examples:\n\n```text\ntool copy a *.txt\n```\n")
+
+
+def test_the_page_of_rest_is_current() -> None:
+    assert script("rest_page.py")["main"](["--check"]) == 0, "run: python scripts/rest_page.py"
+
+
+@pytest.mark.parametrize("package", PACKAGES_OF_USERS)
+def test_the_reference_has_what_users_import(package: str) -> None:
+    pages = (ROOT / "docs" / "reference").glob("*.md")
+    shown = {
+        name
+        for page in pages
+        for name in re.findall(r"^::: \S+\.(\w+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    module = importlib.import_module(package)
+    kinds = [name for name in module.__all__ if getattr(getattr(module, name), "__name__", None) == name]
+    assert kinds and set(kinds) - shown == set()
+
+
+def test_the_page_of_installation_has_each_extra() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    text = (ROOT / "docs" / "start" / "install.md").read_text(encoding="utf-8")
+    assert [extra for extra in extras if f"`{extra}`" not in text] == []
 
 
 def test_the_speed_in_the_readme_is_that_of_the_results() -> None:
