@@ -210,7 +210,7 @@ class ExpiringDeduplication(RichFilterFunction):
         self._ttl = ttl
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        seen = ValueStateDescriptor("seen", parse_type("boolean"))
+        seen: ValueStateDescriptor[bool] = ValueStateDescriptor("seen", parse_type("boolean"))
         seen.enable_time_to_live(self._ttl)
         self._seen: Any = runtime_context.get_state(seen)
 
