@@ -1,8 +1,7 @@
 """Code blocks of the documentation, as programs.
 
 A block that begins with three backticks and `python` runs anywhere; one with `python spark` needs a Spark session, one
-with `python query` a state server. Each of these is a program by itself: it imports and defines all names that it uses.
-A block with `python job` is a part of the program that its page explains.
+with `python query` a state server. Each is a program by itself: it imports and defines all names that it uses.
 """
 
 from __future__ import annotations

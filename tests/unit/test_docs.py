@@ -55,12 +55,10 @@ def test_each_program_of_a_page_defines_what_it_uses(page: Path) -> None:
     assert not any(found.values()), found
 
 
-def test_each_python_block_is_a_program_or_a_part_of_the_payments_job() -> None:
-    infos = {"python job"} | set(PROGRAMS)
+def test_each_python_block_is_a_program() -> None:
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        assert set(re.findall(r"^```(python.*)$", text, re.MULTILINE)) <= infos, page.name
-        assert page.name == "tutorial-payments.md" or not blocks(page, "python job"), page.name
+        assert set(re.findall(r"^```(python.*)$", text, re.MULTILINE)) <= set(PROGRAMS), page.name
 
 
 def test_names_that_a_program_does_not_define_are_found() -> None:

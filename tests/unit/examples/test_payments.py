@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,9 +118,32 @@ def test_a_record_that_could_do_harm_goes_beside_with_the_reason(
     assert not outputs.rows["alerts"]
 
 
+SHOWN = (
+    "PAYMENT", "RECORD", "RULE", "ALERT", "TURNOVER", "HOUR", "RULES", "UNREADABLE",
+    "Read", "problem_of_payment", "Fraud", "instant", "in_time", "turnovers",
+)  # fmt: skip
+
+
 def test_the_tutorial_shows_the_job_as_it_is() -> None:
     program = (ROOT / "examples" / "payments" / "job.py").read_text(encoding="utf-8")
-    shown = blocks(ROOT / "docs" / "tutorial-payments.md", "python job")
-    assert len(shown) == 8
-    for block in shown:
-        assert block.text in program, f"line {block.line}"
+    page = ROOT / "docs" / "tutorial-payments.md"
+    defined, shown = definitions(program), [definitions(block.text) for block in blocks(page, "python")]
+    for name in SHOWN:
+        assert {names[name] for names in shown if name in names} == {defined[name]}, name
+    sinks = re.findall(
+        r"^    (?:alerts|turnovers|unreadable|env)\.\w+\(.*\n", page.read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert len(sinks) == 4 and "".join(sinks) in program
+
+
+def definitions(program: str) -> dict[str, str]:
+    """Return the classes, functions and assigned names of a program outside of classes, without their layout."""
+    found: dict[str, str] = {}
+    places = [node for node in ast.walk(ast.parse(program)) if isinstance(node, ast.Module | ast.FunctionDef)]
+    for node in (node for place in places for node in place.body):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            found.setdefault(node.name, ast.unparse(node))
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            found.setdefault(ast.unparse(target), ast.unparse(node))
+    return found
