@@ -1,6 +1,6 @@
 """Code blocks of the documentation, as programs.
 
-A block that begins with three backticks and `python` runs anywhere; one with `python spark` needs a Spark session, one
+A block that begins with three backticks and `python` runs anywhere. One with `python spark` needs a Spark session, one
 with `python query` a state server. Each is a program by itself: it imports and defines all names that it uses.
 """
 
