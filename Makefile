@@ -173,7 +173,7 @@ $(DOCS)/.done: requirements-docs.lock $(STAMP)
 	touch $@
 
 docs: $(DOCS)/.done ## Build the documentation site into site/; a dead link or anchor fails
-	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
 
 docs-serve: $(DOCS)/.done ## Show the documentation site on 127.0.0.1:8000 while you write
 	$(DOCS)/bin/mkdocs serve --livereload
