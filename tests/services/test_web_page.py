@@ -353,6 +353,22 @@ def test_one_of_a_thing_is_singular_and_times_have_a_date_and_the_zone_of_the_br
         assert cells(page, "Operators in the checkpoint")[0][0] == "keyed_process count"
 
 
+def test_a_job_on_spark_links_to_its_web_interface(browser: Any, start: Callable[..., Running]) -> None:
+    job = start()
+    job.engine.web_url = "http://driver.example:4040"
+    with visitor(browser) as page:
+        log_in(page, job)
+        link = page.get_by_role("link", name="web interface")
+        assert link.get_attribute("href") == "http://driver.example:4040"
+        assert (link.get_attribute("target"), link.get_attribute("rel")) == ("_blank", "noreferrer")
+        tab(page, "Log")
+        executors = page.get_by_role("link", name="Executors in Spark's web interface")
+        assert executors.get_attribute("href") == "http://driver.example:4040/executors/"
+        job.engine.web_url = "javascript:alert(1)"
+        executors.wait_for(state="detached")
+        assert link.count() == 0, "no link that runs something here"
+
+
 def test_the_graph_fits_and_what_does_not_says_that_it_scrolls(browser: Any, start: Callable[..., Running]) -> None:
     job = start(event_time=True)
     with visitor(browser, viewport={"width": 1280, "height": 900}) as page:
@@ -365,6 +381,14 @@ def test_the_graph_fits_and_what_does_not_says_that_it_scrolls(browser: Any, sta
         page.set_viewport_size({"width": 400, "height": 900})
         until(lambda: right.bounding_box()["y"] > left.bounding_box()["y"] + left.bounding_box()["height"])  # type: ignore[index]
         assert not hint.is_visible(), "in a narrow window it goes down"
+        tabs = page.get_by_role("navigation", name="About the job")
+        until(lambda: tabs.get_attribute("data-more") == "right")
+        tabs.get_by_role("link", name="Configuration").focus()
+        page.keyboard.press("Enter")
+        until(lambda: tabs.get_attribute("data-more") == "left")
+        assert page.evaluate("document.documentElement.scrollWidth") == 400
+        tab(page, "Graph")
+        right.wait_for()
         assert page.evaluate("document.documentElement.scrollWidth") == 400, "the page itself does not scroll sideways"
         flowed = page.get_by_role("region", name="What has flowed")
         assert flowed.get_attribute("data-more") == "right"

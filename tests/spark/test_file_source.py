@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark import SparkContext
 
 from holdfast.common import Duration, WatermarkStrategy
 from holdfast.datastream import OutputTag, ParquetFileSink
@@ -23,7 +24,10 @@ from holdfast.datastream.connectors.file_system import DEAD_LETTER, FileSource, 
 from holdfast.datastream.formats.csv import CsvReaderFormat
 from holdfast.datastream.formats.parquet import ParquetColumnarRowInputFormat
 from holdfast.errors import ConfigurationError, JobExecutionError
+from holdfast.rest.client import RestClient
 from holdfast.runtime.job.engine import InputError, InputGoneError
+from holdfast.storage.job_directory import JobDirectory
+from holdfast.storage.scheme import file_system_for
 from tests.spark.test_shapes import Numbered, environment, name
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -143,6 +147,27 @@ def test_new_files_are_found_while_the_job_runs(files: Files, spark: Any) -> Non
         files.put("z.parquet", "late", "kelp")
         client.process_all_available()
         files.require_each_once()
+    finally:
+        client.cancel()
+
+
+def test_the_rows_of_a_source_are_rows_and_not_the_ranges_of_its_files(
+    files: Files, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SparkContext, "uiWebUrl", "http://driver.example:4040")
+    env = environment(spark, files.root)
+    rows = env.from_source(files.stream(), WatermarkStrategy.no_watermarks(), "words").uid("words")
+    rows.key_by("word").process(Numbered(), OUTPUT).uid("n").sink_to(ParquetFileSink(str(files.root / "out"))).uid("o")
+    client = env.execute_async(name())
+    try:
+        client.process_all_available()
+        root = str(files.root / "checkpoints")
+        rest = RestClient.find(JobDirectory(file_system_for(root), root, client.get_job_id()))
+        details = rest.get()
+        [read] = [node for node in details["plan"]["nodes"] if any(one["id"] == "words" for one in node["inputs"])]
+        assert read["inputs"][0]["records"] == files.words.total() == rest.get("epochs")["rows"]
+        assert read["inputs"][0]["bytes"] > 8 * files.words.total()
+        assert details["engine-url"] == "http://driver.example:4040"
     finally:
         client.cancel()
 

@@ -1,7 +1,7 @@
 // Numbers, sizes and times as people read them.
 
 const NUMBER = new Intl.NumberFormat("en");
-const SHORT = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+const SHORT = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
 export const NONE = "–";

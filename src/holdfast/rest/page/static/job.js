@@ -37,7 +37,7 @@ export class JobView {
     this.made = new Map();
     this.hasAll = false;
     this.head = h("div", { class: "job-head" });
-    this.tabs = h("nav", { class: "tabs", "aria-label": "About the job" });
+    this.tabs = h("nav", { class: "tabs scroll", "aria-label": "About the job" });
     this.content = h("div", { class: "tab" });
     this.problem = h("div", { class: "banner", role: "alert" });
     this.element = h("div", null, this.head, this.tabs, this.problem, this.content);
@@ -87,6 +87,8 @@ export class JobView {
         h("a", { href: `#/job/${this.id}/${key}`, "aria-current": key === this.key ? "page" : null }, title),
       ),
     );
+    // In a narrow window the tabs scroll.
+    this.tabs.querySelector("[aria-current]").scrollIntoView({ block: "nearest", inline: "nearest" });
   }
 
   async refresh(manager, every) {
