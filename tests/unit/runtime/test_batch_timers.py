@@ -350,7 +350,7 @@ def test_wrong_times_and_unknown_keys_are_refused(place: Path) -> None:
     program = Program()
     fails = timed(program, Fails(lambda batch, ctx: ctx.register_event_time_timers(ctx.timestamps))).uid("fails")
     fails.sink_to(ParquetFileSink(place / "out")).uid("out")
-    with pytest.raises(JobExecutionError, match="ValueError while firing timers in epoch 2"):
+    with pytest.raises(JobExecutionError, match="failed while firing timers in epoch 2: ValueError: no"):
         run(program, place / "fails", epochs("readings", [[("a", 1, 5, 1)], [("b", 1, 50, 1)]]))
     with pytest.raises(ConfigurationError, match=r"ByBatch\.on_timers\(\) gets keys as columns"):
         timed(Program(), ByBatch(), lambda row: row.sensor)

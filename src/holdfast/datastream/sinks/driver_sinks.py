@@ -10,7 +10,6 @@ import inspect
 import operator
 import queue
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -22,6 +21,7 @@ from holdfast.datastream.sinks.staged_files import staged_paths, sweep_staged_fi
 from holdfast.errors import ConfigurationError, UserFunctionError
 from holdfast.kernel.ids import new_nonce
 from holdfast.kernel.secret import get_logger
+from holdfast.kernel.user_traceback import one_line, user_traceback
 from holdfast.runtime.function.sink import (
     CommitRequest,
     Committer,
@@ -169,13 +169,13 @@ def _with_incarnation(write: Callable[..., Any]) -> Callable[[Any, int, str], An
 
 
 def _user_error(uid: str, epoch: int, error: Exception) -> UserFunctionError:
-    text = "".join(traceback.format_exception(error))
     failure = UserFunctionError(
         uid,
         None,
         epoch,
         f"the function of for_each_epoch {uid!r} raised {type(error).__name__} for epoch {epoch}; the epoch is "
-        f"complete, and the function is called again with the same rows until it returns\n{text}",
+        f"complete, and the function is called again with the same rows until it returns: {one_line(error)}",
+        details=user_traceback(error),
     )
     failure.__cause__ = error
     return failure
