@@ -127,8 +127,9 @@ IDENTICAL_FAILURES: Final = ConfigOption(
     int,
     3,
     "The job fails when the same error of the program has ended this many attempts in a row without a completed "
-    "checkpoint in between, whatever the restart strategy is. Errors of the program are a function that raises, a "
-    "value of a wrong type and a null key, at the same operator, and an input that cannot be read. 0 leaves it to the "
+    "checkpoint in between, whatever the restart strategy is. Errors of the program are a function that raises, at the "
+    "same operator, and an input that cannot be read. Type errors (a value of a wrong type, a null key) fail the job at "
+    "once. 0 leaves all of these to the "
     "strategy, as in Flink.",
 )
 
