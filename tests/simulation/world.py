@@ -7,6 +7,7 @@ interleaving, and no lock of the operating system decides anything.
 
 from __future__ import annotations
 
+import atexit
 import threading
 import zlib
 from collections import Counter
@@ -253,6 +254,11 @@ class _Carriers:
     def rest(self, carrier: _Carrier) -> None:
         self._idle.append(carrier)
 
+    def end(self) -> None:
+        """End the threads, so that none is left when the interpreter ends."""
+        while self._idle:
+            self._idle.pop().end()
+
 
 class _Carrier:
     def __init__(self, home: _Carriers) -> None:
@@ -260,19 +266,26 @@ class _Carrier:
         self._loaded = threading.Lock()
         self._loaded.acquire()
         self._body: Callable[[], None] | None = None
-        threading.Thread(target=self._run, daemon=True, name="simulation").start()
+        self._thread = threading.Thread(target=self._run, daemon=True, name="simulation")
+        self._thread.start()
 
     def load(self, body: Callable[[], None]) -> None:
         self._body = body
         self._loaded.release()
 
+    def end(self) -> None:
+        self._loaded.release()
+        self._thread.join()
+
     def _run(self) -> None:
         while True:
             self._loaded.acquire()
-            assert self._body is not None
             body, self._body = self._body, None
+            if body is None:
+                return
             body()
             self._home.rest(self)
 
 
 _carriers = _Carriers()
+atexit.register(_carriers.end)
