@@ -286,7 +286,7 @@ def deliver_challenge(connection: SimulatedConnection, secret: bytes) -> None:
 
 
 class Exchange:
-    """The pipelined exchanges of one launch: the last batch from one task to another waits for the next one.
+    """The pipelined exchanges of one launch.
 
     Args:
         world: The world.
@@ -305,7 +305,6 @@ class Exchange:
             [Mailbox(world, lambda stage=stage: not self._running[stage - 1]) for _ in range(count)]
             for stage, count in enumerate(tasks)
         ]
-        self._held: dict[tuple[int, int, int], pa.RecordBatch] = {}
         self.successor: Exchange | None = None
         self.is_broken = False
 
@@ -321,27 +320,20 @@ class Exchange:
         """Send the rows of a batch to their targets."""
         targets = batch.column(batch.schema.get_field_index(TARGET)).to_pylist()
         for row, target in enumerate(targets):
-            place = stage, producer, target
-            before, self._held[place] = self._held.get(place), batch.slice(row, 1)
-            if before is not None:
-                self._deliver(place, before)
+            self._deliver((stage, producer, target), batch.slice(row, 1))
 
     def ended(self, stage: int) -> None:
         """A task has ended, with all that it has sent."""
         self._running[stage] -= 1
-        if not self._running[stage]:
-            for place in [place for place in self._held if place[0] == stage]:
-                self._deliver(place, self._held.pop(place))
 
     def strays(self) -> list[tuple[tuple[int, int, int], pa.RecordBatch]]:
         """What is under way, with stage, producer and target."""
-        found = [
+        return [
             ((stage - 1, lane, partition), batch)
             for stage, inboxes in enumerate(self._inboxes)
             for partition, inbox in enumerate(inboxes)
             for lane, batch in inbox.waiting_items()
         ]
-        return [*found, *self._held.items()]
 
     def take_stray(self, place: tuple[int, int, int], batch: pa.RecordBatch) -> None:
         """A batch of an earlier launch arrives in this one."""

@@ -99,7 +99,6 @@ class FrameWriter:
         self._marks: list[bytes] = []
         self._bodies: list[bytes] = []
         self._targets: list[int] = []
-        self._unfollowed: set[int] = set()
         self._turn = 0
         self._grants = [FIRST_CREDIT] * consumers
         self._body_bytes = frame_bytes - _HEAD.size - 8 * clocks
@@ -153,21 +152,11 @@ class FrameWriter:
         """Whether there is no frame to send."""
         return not self._heads
 
-    @property
-    def is_followed(self) -> bool:
-        """Whether every frame that was taken has another one behind it; the engine holds the last one back."""
-        return not self._unfollowed
-
     def take(self) -> pa.RecordBatch:
-        """Return the frames that were added, with fillers behind those before them that nothing has followed."""
+        """Return the frames that were added."""
         contents = [b"".join(parts) for parts in zip(self._heads, self._marks, self._bodies, strict=True)]
         targets = self._targets
-        sent = set(targets)
-        for target in self._unfollowed - sent:
-            contents.append(b"")
-            targets.append(target)
         self._heads, self._marks, self._bodies, self._targets = [], [], [], []
-        self._unfollowed = sent
         return message_batch(contents, targets)
 
     def _add_message(self, target: int, message: bytes) -> None:

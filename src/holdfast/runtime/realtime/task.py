@@ -204,7 +204,7 @@ class RealTimeTask:
         self._message_bytes = [_FIRST_MESSAGE] * stage.consumers
         self._granted: list[int] = [FIRST_CREDIT] * stage.producers
         self._granted_at = 0.0
-        self._is_stopped = False
+        self._is_stopped = self._has_waiting = False
         self._accepted: EpochDescriptor | None = None
         self._begun: dict[int, EpochDescriptor] = {}
         self._unaccepted: list[tuple[int, TaskReport]] = []
@@ -355,9 +355,6 @@ class RealTimeTask:
         self._begin(self._next(epoch))
         reports, files, sync = tuple(self._unaccepted), self._files.kept(), time.monotonic() - began
         self._snapshots.put(_Snapshot(number, reports, positions, files, start_delay, alignment, sync))
-        # The barrier must not wait behind the snapshot for the next elements.
-        if self._stage.consumers and not self._frames.is_followed:
-            yield self._flush()
 
     def _decline(self, number: int, reason: CheckpointFailureReason, message: str) -> None:
         self._driver.send("decline", epoch=number, reason=reason.name, message=message)
@@ -444,7 +441,8 @@ class RealTimeTask:
         if not self._stage.consumers:
             return
         now = time.monotonic()
-        if now - self._flushed_at < self._stage.flush_seconds:
+        self._has_waiting = now - self._flushed_at < self._stage.flush_seconds
+        if self._has_waiting:
             return
         self._add_output()
         if self._clocks:
@@ -453,7 +451,7 @@ class RealTimeTask:
             if current != self._sent and now - self._sent_at >= _WATERMARK_SECONDS:
                 self._frames.add_watermarks()
                 self._sent, self._sent_at = current, now
-        if not self._frames.is_empty or not self._frames.is_followed:
+        if not self._frames.is_empty:
             yield self._flush()
 
     # Metrics
@@ -574,8 +572,7 @@ class RealTimeTask:
     def _receive_some(self, *, is_waiting: bool) -> None:
         """Wait for input, a message of the driver, or until something is due."""
         waits = [_IDLE_SECONDS if is_waiting else 0.0]
-        has_just_flushed = time.monotonic() - self._flushed_at < self._stage.flush_seconds  # more may wait for the next
-        if self._stage.consumers and (has_just_flushed or not (self._frames.is_followed and self._frames.is_empty)):
+        if self._has_waiting:
             waits.append(self._stage.flush_seconds)
         timer = self._next_timer()
         if timer is not None:
@@ -650,7 +647,7 @@ class RealTimeTask:
         is_silent = time.monotonic() - self._found_at > _SILENT_SECONDS
         self._readers.set_wait(_SILENT_WAIT if is_silent else SourceReader.wait_seconds)
         seconds = _IDLE_SECONDS
-        if self._readers.has_splits or not self._frames.is_followed:
+        if self._readers.has_splits or self._has_waiting:
             seconds = _SILENT_PAUSE if is_silent else _SOURCE_PAUSE
         if self._latency_seconds:
             seconds = min(seconds, self._latency_seconds)
