@@ -213,15 +213,15 @@ class EpochCheckpoints:
         """
         pending = self._coordinator.begin(epoch, tasks, force=True)
         assert pending is not None
-        begun = EpochCheckpoint(self._coordinator, epoch, pending, epochs, self._previous_epoch)
+        begun = EpochCheckpoint(
+            self._coordinator, epoch, pending, epochs, self._previous_epoch, requests=self._control.waiting
+        )
         self._begun.append(begun)
         return begun
 
-    def _take_begun(self, epoch: int) -> PendingCheckpoint | None:
+    def _take_begun(self, epoch: int) -> EpochCheckpoint | None:
         """Return the checkpoint that was begun for an epoch; None if there is none."""
-        if self._begun and self._begun[0].epoch == epoch:
-            return self._begun.popleft().pending
-        return None
+        return self._begun.popleft() if self._begun and self._begun[0].epoch == epoch else None
 
     def on_epoch_abandoned(self, error: EpochAbandonedError, epochs: JobEpochs) -> None:
         """Record that the checkpoint of an epoch has failed, whose changes belong to the next one.
@@ -231,7 +231,7 @@ class EpochCheckpoints:
         """
         begun = self._take_begun(epochs.epoch)
         if begun is not None:
-            self._aborted.append(begun.checkpoint_id)
+            self._aborted.append(begun.pending.checkpoint_id)
         if self._failures.cause is not None:
             raise self._failures.cause from error
         logger.warning(
@@ -368,9 +368,9 @@ class EpochCheckpoints:
             CheckpointError: It could not be completed; nothing became visible.
         """
         assert self._pending is not None
-        # A checkpoint that is under way completes before requests are answered: they have a savepoint, or end the job.
-        self._requests = () if epochs.has_begun else self._control.waiting
-        pending = self._take_begun(epochs.epoch)
+        begun = self._take_begun(epochs.epoch)
+        self._requests = self._control.waiting if begun is None else begun.requests
+        pending = None if begun is None else begun.pending
         tasks = [] if pending is not None else acknowledged_tasks(self._pending, epochs, self._previous_epoch)
         try:
             if pending is None:
@@ -483,14 +483,23 @@ class EpochCheckpoint(BegunCheckpoint):
         pending: The checkpoint.
         epochs: The state as it is accepted.
         since: Epoch of the checkpoint before; state of later epochs is new.
+        requests: The requests that wait as it begins. Later ones wait for a later barrier.
     """
 
     def __init__(
-        self, coordinator: CheckpointCoordinator, epoch: int, pending: PendingCheckpoint, epochs: JobEpochs, since: int
+        self,
+        coordinator: CheckpointCoordinator,
+        epoch: int,
+        pending: PendingCheckpoint,
+        epochs: JobEpochs,
+        since: int,
+        *,
+        requests: tuple[SnapshotRequest, ...] = (),
     ) -> None:
         self._coordinator = coordinator
         self.epoch = epoch
         self.pending = pending
+        self.requests = requests
         self._epochs = epochs
         self._since = since
         self._sizes = _sizes(epochs, since)

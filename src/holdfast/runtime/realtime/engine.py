@@ -245,6 +245,15 @@ class RealTimeEngine(Engine):
             )
         )
 
+    def process_all_available(self, ended: threading.Event) -> None:
+        """Raise `ConfigurationError`: sources in tasks do not know where their present input ends."""
+        raise ConfigurationError(
+            "process_all_available() is not for real-time jobs, whose sources have no present end: a partition of "
+            "Kafka may end with records that nobody gets, files are opened as tasks have time, and a rate goes on. "
+            "Use trigger_checkpoint().result() to wait until all that was read so far is processed and committed, or "
+            "a bounded source and await_termination()."
+        )
+
     def close(self) -> None:
         self._end_tasks()
         if self._sources is not None:

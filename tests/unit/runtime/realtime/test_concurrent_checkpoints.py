@@ -29,12 +29,14 @@ from tests.unit.runtime.realtime.test_failed_checkpoints import (
 )
 from tests.unit.runtime.realtime.test_real_time_jobs import (
     RESTARTS,
+    SEEN,
     Count,
     Failing,
     Rows,
     counted,
     each_once,
     numbers,
+    see,
     until,
 )
 
@@ -175,6 +177,21 @@ def test_requests_are_served_between_checkpoints(tmp_path: Path) -> None:
     client.stop_with_savepoint(False, str(tmp_path / "savepoints")).result(60)
     assert most_at_a_time(master) > 1
     goes_on_to_the_end(tmp_path / "job", found)
+
+
+def test_a_request_is_answered_by_a_barrier_behind_it(tmp_path: Path) -> None:
+    SEEN.clear()
+    found, made = Rows(), RealTimeProgram()
+    counted(numbers(made, 300).map(see, "key bigint, n bigint").uid("seen"), found)
+    client = JobClient(made.master(tmp_path, SEVERAL))
+    until(lambda: len(found) > 0)
+    for _ in range(5):  # at some time between a barrier and its checkpoint, which takes long
+        before = len(SEEN)
+        assert before
+        client.trigger_checkpoint().result(60)
+        assert len(found) >= before
+    client.stop()
+    client.await_termination()
 
 
 def test_functions_hear_of_each_checkpoint_once(tmp_path: Path) -> None:

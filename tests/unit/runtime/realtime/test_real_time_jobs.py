@@ -103,6 +103,15 @@ def paced(program: Any, found: Rows, count: int, per_second: int) -> None:
     counted(numbers(program, per_second).filter(lambda row: row.n < count).uid("first"), found)
 
 
+SEEN: list[int] = []
+
+
+def see(row: Any) -> Any:
+    """Remember an element; tasks are threads here, and this function is pickled by its name."""
+    SEEN.append(row.n)
+    return row.key, row.n
+
+
 def numbers(program: Any, per_second: int) -> Any:
     source = DataGeneratorSource(lambda n: n, rows_per_second=per_second).split_source()
     numbers = program.source("numbers", source, Types.LONG())
@@ -114,6 +123,21 @@ def until(is_met: Callable[[], bool], seconds: float = 60.0) -> None:
     while not is_met():
         assert time.monotonic() < deadline, "it took too long"
         time.sleep(0.02)
+
+
+def test_what_was_read_is_in_the_sink_after_a_requested_checkpoint(tmp_path: Path) -> None:
+    SEEN.clear()
+    found, program = Rows(), RealTimeProgram()
+    counted(numbers(program, 300).map(see, "key bigint, n bigint").uid("seen"), found)
+    client = JobClient(program.master(tmp_path, {"execution.checkpointing.interval": "1 h"}))
+    until(lambda: len(SEEN) > 50)
+    with pytest.raises(ConfigurationError, match=r"Use trigger_checkpoint\(\)"):
+        client.process_all_available()
+    before = len(SEEN)
+    client.trigger_checkpoint().result(60)
+    assert len(found) >= before
+    client.stop()
+    client.await_termination()
 
 
 def test_a_job_that_is_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
