@@ -139,8 +139,11 @@ test-nojvm: $(STAMP) ## Run those of `make test` that need no JVM and no other s
 test-spark: $(STAMP) $(CLASSES) $(KAFKA) ## Run the tests on real PySpark; SPARK=3.5.9 for another version
 	$(PYTEST) tests -n 2 -m "spark and not soak"
 
-test-newest test-oldest: test-%: ## Run the tests of test-nojvm with the newest, or the oldest, dependencies that pyproject allows
-	$(MAKE) DEPENDENCIES=$* $(if $(SPARK),test-spark,test-nojvm)
+test-newest: ## Run test-nojvm with a wheel and the newest dependencies that pyproject.toml allows; SPARK=4.3.0 runs test-spark
+	$(MAKE) DEPENDENCIES=newest $(if $(SPARK),test-spark,test-nojvm)
+
+test-oldest: ## The same with the oldest dependencies
+	$(MAKE) DEPENDENCIES=oldest $(if $(SPARK),test-spark,test-nojvm)
 
 coverage: $(STAMP) ## Measure what the tests of `make test-nojvm` cover
 	$(PYTEST) tests -n 4 -m "$(SHORT) and not spark and not services" $(COVERED)

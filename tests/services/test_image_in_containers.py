@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
+import shutil
 import signal
 from collections.abc import Iterator
 
+import pyarrow.dataset as ds
 import pytest
 
 from tests.spark.test_ledger_stories import Story
 from tests.spark.test_standalone_stories import BOTH_WORKERS, wait_for
 from tests.stories.cluster import until
 from tests.stories.image import Image, processes, require_engine
+from tests.stories.process import ROOT
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
@@ -31,6 +36,34 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
 def test_a_container_says_what_it_can_do_and_has_what_it_needs(image: Image) -> None:
     assert "jobmanager" in image.run(*image.command)
     assert image.run("python", "-c", f"import holdfast, {EXTRAS}; print(holdfast.__file__)").startswith("/opt/holdfast")
+
+
+def test_the_documented_command_runs_the_program_of_the_readme(image: Image) -> None:
+    """A second run with the same volume continues where the first one stopped."""
+    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    [line] = re.findall(r"^    docker run --rm (.*(?:\\\n.*)*)$", page, re.MULTILINE)
+    job, data = image.shared / "job", image.shared / "data"
+    (job / "texts").mkdir(parents=True)
+    (job / "word_count.py").write_bytes((ROOT / "examples" / "word_count.py").read_bytes())
+    data.mkdir()
+    # A new volume of Docker gets the owner of the directory that it covers.
+    owner = image.run("stat", "--format", "%u", "/data").strip()
+    shutil.chown(data, int(owner))
+
+    words = shlex.split(line)
+    options = words.index("holdfast")
+    volumes = [word for word in words[:options] if word != "-v"]
+    assert volumes == ["$PWD:/job:ro", "holdfast:/data"]
+    mounted = [volume.replace("$PWD", str(job)).replace("holdfast:", f"{data}:") for volume in volumes]
+    for texts in ("a.txt", "b.txt"):
+        (job / "texts" / texts).write_text("kelp rock kelp\n")
+        image.run(*words[options + 1 :], volumes=mounted)
+    rows = ds.dataset(data / "out", format="parquet").to_table().to_pylist()
+    assert sorted((row["word"], row["n"]) for row in rows) == [
+        *(("kelp", n) for n in range(1, 5)),
+        ("rock", 1),
+        ("rock", 2),
+    ]
 
 
 def test_an_executor_is_killed_in_the_container_of_its_worker(image: Image) -> None:

@@ -74,9 +74,9 @@ class Image:
         command: list[str] = self._config["Cmd"]
         return command
 
-    def run(self, *command: object) -> str:
-        """What a command says in a container."""
-        return _run(*self._in_container(*command))
+    def run(self, *command: object, volumes: Sequence[str] = ()) -> str:
+        """What a command says in a container, which sees directories of this machine under other names."""
+        return _run(*self._in_container(*command, options=[f"--volume={volume}" for volume in volumes]))
 
     def start(
         self, *command: object, host: str, log: Path, environment: Mapping[str, str] | None = None
