@@ -70,7 +70,7 @@ if [ -n "$dependencies" ]; then
     wheel=$(echo "$venv"/wheel/*.whl)
     extras=$("$venv/bin/python" -c 'import tomllib
 extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]
-print(*(f"--extra={extra}" for extra in extras if extra != "dev"))')
+print(*(f"--extra={extra}" for extra in extras if extra not in {"dev", "docs"}))')
     resolution=highest
     [ "$dependencies" = newest ] || resolution=lowest-direct
     uv_install() { "$venv/bin/uv" pip install --quiet --python "$venv/bin/python" "$@" ${spark:+"pyspark==$spark"}; }

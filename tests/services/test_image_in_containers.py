@@ -41,7 +41,7 @@ def test_a_container_says_what_it_can_do_and_has_what_it_needs(image: Image) -> 
 def test_the_documented_command_runs_the_program_of_the_readme(image: Image) -> None:
     """A second run with the same volume continues where the first one stopped."""
     page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
-    [line] = re.findall(r"^    docker run --rm (.*(?:\\\n.*)*)$", page, re.MULTILINE)
+    [line] = re.findall(r"^    docker run --rm ((?:.*\\\n)*.*)$", page, re.MULTILINE)
     job, data = image.shared / "job", image.shared / "data"
     (job / "texts").mkdir(parents=True)
     (job / "word_count.py").write_bytes((ROOT / "examples" / "word_count.py").read_bytes())
@@ -50,7 +50,7 @@ def test_the_documented_command_runs_the_program_of_the_readme(image: Image) -> 
     owner = image.run("stat", "--format", "%u", "/data").strip()
     shutil.chown(data, int(owner))
 
-    words = shlex.split(line)
+    words = shlex.split(line.replace("\\\n", " "))
     options = words.index("holdfast")
     volumes = [word for word in words[:options] if word != "-v"]
     assert volumes == ["$PWD:/job:ro", "holdfast:/data"]
