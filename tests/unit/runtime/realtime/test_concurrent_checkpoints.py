@@ -185,7 +185,8 @@ def test_a_request_is_answered_by_a_barrier_behind_it(tmp_path: Path) -> None:
     counted(numbers(made, 300).map(see, "key bigint, n bigint").uid("seen"), found)
     client = JobClient(made.master(tmp_path, SEVERAL))
     until(lambda: len(found) > 0)
-    for _ in range(5):  # at some time between a barrier and its checkpoint, which takes long
+    for number in range(8):  # some of them between a barrier and its checkpoint, which takes a tenth of a second
+        time.sleep(0.04 * number)
         before = len(SEEN)
         assert before
         client.trigger_checkpoint().result(60)
