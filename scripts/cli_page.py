@@ -52,7 +52,7 @@ def page(command: click.Group, name: str) -> str:
         [(f"[`{inner.command_path}`](#{_anchor(inner)})", _escaped(_summary(verb))) for verb, inner in found],
     )
     sections = ["\n".join(_section(verb, inner)) for verb, inner in found]
-    return "\n".join([INTRODUCTION, *summaries, "", "\n".join(sections)])
+    return "\n".join([INTRODUCTION, *summaries, "", *_paragraphs(command.epilog or ""), "\n".join(sections)])
 
 
 def _commands(group: click.Group, context: click.Context) -> Iterator[tuple[click.Command, click.Context]]:
