@@ -104,12 +104,14 @@ def test_a_real_time_job_shows_where_its_time_goes(browser: Any, tmp_path: Path)
             "idle 1%",
         ]
         assert page.get_by_role("region", name="Subtasks, the busiest first").count() == 0, "a source has none here"
+        assert violations(page) == []
         tab(page, "Epochs")
         [newest, *_] = cells(page, "The newest epochs")
         assert any(cell.endswith("% keyed_process (slow)") for cell in newest), newest
         tab(page, "Checkpoints")
         heads = page.get_by_role("region", name="Checkpoints and savepoints").locator("thead th")
         heads.get_by_text("Alignment").wait_for()
+        assert violations(page) == []
 
 
 def test_every_page_shows_what_the_job_does(browser: Any, start: Callable[..., Running]) -> None:
@@ -682,7 +684,12 @@ def test_two_hundred_jobs_are_listed_and_found(browser: Any) -> None:
             page.get_by_text("200 of 200 jobs, 150 running").wait_for()
             assert len(cells(page, "Jobs")) == 200
             page.get_by_text("No job has ended yet.").wait_for()
-            assert violations(page) == []
+            for scheme in ("light", "dark"):
+                page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+                for width in (400, 1920, 1280):
+                    page.set_viewport_size({"width": width, "height": 900})
+                    assert violations(page) == [], (scheme, width)
+                    assert page.evaluate("document.documentElement.scrollWidth") <= width
             page.get_by_text(re.compile("^leading job manager .* jobs taken over: 1$")).wait_for()
             page.get_by_label("Filter").fill("job 19")
             page.get_by_text("11 of 200 jobs").wait_for()
