@@ -137,6 +137,10 @@ def test_what_is_not_there_is_said_in_one_sentence(checkpoints: Path, tmp_path: 
         result = holdfast(*arguments)
         assert result.exit_code == 1
         assert "There is no directory" in result.stderr
+    [job] = [path for path in checkpoints.iterdir() if len(path.name) == 32]
+    mistyped = job.with_name(f"{job.name[:-1]}{'0' if job.name[-1] != '0' else '1'}")
+    shown = holdfast("inspect", mistyped).stderr
+    assert f"There is no job {mistyped.name!r} in {str(checkpoints)!r}. Did you mean {job.name!r}?" in shown
 
 
 def test_a_damaged_run_is_reported_by_name(checkpoints: Path) -> None:

@@ -15,7 +15,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 
+from holdfast.cli import main
 from holdfast.cli.locate import running_job
 from holdfast.dispatcher.job_manager import JobManager
 from holdfast.dispatcher.job_manager_api import JobManagerApi, Term
@@ -482,3 +484,35 @@ def test_as_many_failures_are_told_of_a_job_that_runs_as_were_asked_for(tmp_path
     assert told("?maxExceptions=1") == (1, True)
     assert told("") == (2, False)
     running.end()
+
+
+def test_a_job_manager_with_a_directory_of_its_own_is_found_without_the_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+    def listed() -> Result:
+        return CliRunner().invoke(main, ["list", "-a"])
+
+    nobody = listed()
+    assert nobody.exit_code == 1
+    assert "another working directory, name it with -D process.jobmanager.working-dir=DIR" in nobody.output
+    one, other = (Cluster.without_elections(tmp_path / name) for name in ("one", "other"))
+    try:
+        for cluster in (one, other):
+            cluster.directory.mkdir()
+            cluster.start()
+            cluster.says(0, "leads, in session")
+            if cluster is one:
+                assert listed().exit_code == 0
+        several = listed()
+        assert "Several job managers work on this host: choose one with -D process.jobmanager." in several.output
+        assert str(tmp_path / "one" / "manager") in several.output
+        unknown = other.run("info", "0" * 32, code=1)
+        assert f"There is no job '{'0' * 32}'. There are no jobs." in unknown
+        other.managers[0].kill()
+        other.managers[0].wait()
+        assert listed().exit_code == 0, "the one that lives is found"
+    finally:
+        one.close()
+        other.close()
