@@ -66,13 +66,19 @@ class Files:
             **(options or {}),
         }
         env = StreamExecutionEnvironment.get_execution_environment(settings, spark=self.spark)
-        streams = [change(_named(env.from_dataframe(frame), uid)) for uid, frame in frames]
+        streams = [change(_named(self._read(env, frame), uid)) for uid, frame in frames]
         union = streams[0].union(*streams[1:]) if len(streams) > 1 else streams[0]
         out = self.root / "out"
         union.key_by("value").count().uid("count").sink_to(ParquetFileSink(str(out))).uid("out")
         env.execute("inputs")
         rows = self.spark.read.parquet(str(out)).collect() if any(out.glob("*.parquet")) else []
         return Counter(row.value for row in rows)
+
+    @staticmethod
+    def _read(env: StreamExecutionEnvironment, frame: Any) -> DataStream:
+        if isinstance(frame, list):
+            return env.from_collection([(line,) for line in frame], "value string")
+        return env.from_dataframe(frame)
 
 
 def _named(stream: DataStream, uid: str | None) -> DataStream:
@@ -221,6 +227,28 @@ def test_static_inputs_are_consumed_one_by_one(files: Files) -> None:
     elsewhere = files.spark.read.text(str(files.root / "u"))
     with pytest.raises(RestoreError, match="'t'"):
         files.run(("t", elsewhere), ("s", files.static("s1")), ("a", files.stream("a")))
+
+
+def test_an_edited_collection_is_reported_and_read_again_on_request(
+    files: Files, caplog: pytest.LogCaptureFixture
+) -> None:
+    def warnings() -> list[str]:
+        found = [line.getMessage() for line in caplog.records if "from_collection()" in line.getMessage()]
+        caplog.clear()
+        return found
+
+    stream = ("b", files.stream("b"))
+    assert files.run(("c", ["c1", "c2"]), stream) == once("c1", "c2", "b1")
+    assert files.run(("c", ["c1", "c2"]), stream) == once("c1", "c2", "b1")
+    assert warnings() == []
+    assert files.run(("c", ["c1", "c3"]), stream) == once("c1", "c2", "b1"), "the job goes on where it was"
+    [warning] = warnings()
+    assert "the elements of input 'c', a from_collection(), have changed" in warning
+    assert f"{ANEW}: c, or start with --fresh" in warning
+    again = {ANEW: ["c"]}
+    assert files.run(("c", ["c1", "c4"]), stream, options=again) == once("c1", "c2", "b1", "c1", "c4")
+    assert files.run(("c", ["c1", "c4"]), stream, options=again) == once("c1", "c2", "b1", "c1", "c4"), "once"
+    assert warnings() == []
 
 
 def test_a_step_before_the_first_operator_keeps_the_position(files: Files) -> None:
