@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import shutil
 import socket
@@ -44,9 +45,21 @@ _of_this_process: WeakValueDictionary[tuple[str | None, JobID], JobClient] = Wea
 
 
 def launch(
-    graph: StreamGraph, job_name: str, configuration: Configuration, session: SparkSession | None = None
+    graph: StreamGraph,
+    job_name: str,
+    configuration: Configuration,
+    session: SparkSession | None = None,
+    *,
+    is_once: bool = False,
 ) -> JobClient:
     """Start a job in a thread of this process and return its handle. Does not block.
+
+    Args:
+        graph: The program.
+        job_name: Name of the job.
+        configuration: Its options.
+        session: The session; None for the present one.
+        is_once: Whether no later job has this name, so that nobody misses its state.
 
     Raises:
         ConfigurationError: An option does not fit, or the session cannot run jobs.
@@ -56,7 +69,7 @@ def launch(
     if is_notebook() and ha_type(configuration) == "none":
         _end_earlier_run(_of_this_process.get(key))
     with translate_fatal("starting the job"):
-        client = JobClient(JobMaster(job_on_spark(graph, job_name, configuration, session)))
+        client = JobClient(JobMaster(job_on_spark(graph, job_name, configuration, session, is_once=is_once)))
     _of_this_process[key] = client
     return client
 
@@ -89,8 +102,10 @@ def job_on_spark(
     configuration: Configuration,
     session: SparkSession | None = None,
     clock: Clock | None = None,
+    *,
+    is_once: bool = False,
 ) -> Job:
-    """Return a job on Spark, ready to be run by a job master.
+    """Return a job on Spark, ready to be run by a job master; see `launch`.
 
     Raises:
         ConfigurationError: An option does not fit, or the session cannot run jobs.
@@ -109,7 +124,7 @@ def job_on_spark(
     parallelism = configuration.get(DEFAULT_PARALLELISM)
     if parallelism is not None and parallelism < 1:
         raise ConfigurationError(f"Option 'parallelism.default': {parallelism} is not 1 or more.")
-    root = directory_set or _temporary_directory(job_name)
+    root = directory_set or _temporary_directory(job_name, is_once=is_once)
     job_id = _id_of(job_name, configuration)
     directory = job_directory(file_system_for(root), root, job_id, configuration)
     directory.create()
@@ -142,10 +157,11 @@ def _default_parallelism(session: SparkSession, trigger: EpochTrigger) -> int:
     return max(1, slots // _STAGES) if trigger.is_real_time else slots
 
 
-def _temporary_directory(job_name: str) -> str:
+def _temporary_directory(job_name: str, *, is_once: bool) -> str:
     root = tempfile.mkdtemp(prefix="holdfast-checkpoints-")
     atexit.register(shutil.rmtree, root, ignore_errors=True)
-    logger.warning(
+    logger.log(
+        logging.DEBUG if is_once else logging.WARNING,
         "execution.checkpointing.dir is not set: job %r keeps its state in %r, which is removed when this process "
         "ends, so it cannot be resumed",
         job_name,

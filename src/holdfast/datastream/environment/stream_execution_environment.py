@@ -594,7 +594,7 @@ class StreamExecutionEnvironment:
             raise ConfigurationError(f"The name of a job is a text, not {job_name!r}.")
         return self._start(name_from_outside(job_name) or job_name)
 
-    def _start(self, job_name: str | None) -> JobClient:
+    def _start(self, job_name: str | None, *, is_once: bool = False) -> JobClient:
         install_default_handler()
         install_error_display()
         configuration = self.get_configuration()
@@ -611,7 +611,7 @@ class StreamExecutionEnvironment:
         exit_if_interrupted(name)
         from holdfast.spark.launch import launch
 
-        return notify_launched(launch(graph, name, configuration, self._spark))
+        return notify_launched(launch(graph, name, configuration, self._spark, is_once=is_once))
 
     def _next_name(self, configured: str | None, graph: StreamGraph, directory: str | None) -> str:
         """Return the name of a job without one: the same when the program runs again, another one for each job."""
@@ -684,7 +684,10 @@ class StreamExecutionEnvironment:
         stream.sink_to(CollectSink(mailbox.name)).name("collect").uid(_COLLECT_UID)
         try:
             # Without a name of its own it is a new job each time.
-            client = self.execute_async(job_name) if job_name else self._start(f"{_script_name()}-{new_nonce()}")
+            if job_name:
+                client = self.execute_async(job_name)
+            else:
+                client = self._start(f"{_script_name()}-{new_nonce()}", is_once=True)
         except BaseException:
             self._sinks = [sink for sink in self._sinks if sink in others]
             mailbox.close()
