@@ -21,7 +21,7 @@ A class exists only where a caller would act differently::
      ├ AlreadyExistError                the object to be created exists already
      ├ NotExistError                    the requested object does not exist
      ├ StorageError                     an I/O operation failed permanently
-     │  ├ CheckpointDeclinedError       a sink cannot make its output durable now, and tries again
+     │  ├ CheckpointDeclinedError       a sink cannot make its output durable at this checkpoint
      │  └ UnsharedStorageError          a worker does not see what the driver wrote
      ├ InconsistentEpochError           acknowledgements of an epoch disagree: run the epoch again
      └ JobExecutionError                a job ended FAILED

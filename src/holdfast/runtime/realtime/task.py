@@ -268,9 +268,11 @@ class RealTimeTask:
     def _begin(self, epoch: EpochDescriptor) -> None:
         """Begin the time up to the next barrier, with the state of the task."""
         self._epoch = epoch
+        # The driver does not know the watermarks: of partitions without elements it has heard nothing.
+        times = StreamEventTime(epoch.event_time, self._watermarks, {})
         self._task = StageTask(
             self._job,
-            epoch,
+            replace(epoch, event_time=times),
             self._identity,
             self._stage.consumers,
             min(self._message_bytes, default=None),

@@ -18,6 +18,7 @@ from holdfast.datastream.connectors.datagen import DataGeneratorSource
 from holdfast.datastream.state import ValueStateDescriptor
 from holdfast.datastream.window import TumblingEventTimeWindows
 from holdfast.errors import ConfigurationError, JobExecutionError
+from holdfast.kernel.watermark import MIN_WATERMARK
 from holdfast.runtime.function.source import SourceReader, SourceSplit, SplitEnumerator, SplitSource
 from holdfast.runtime.job.control import JobStatus
 from holdfast.runtime.master.job_client import JobClient
@@ -398,3 +399,56 @@ def test_the_watermark_follows_the_slowest_partition(tmp_path: Path) -> None:
     sums.for_each_epoch(found.write).uid("out")
     assert program.run(tmp_path) is JobStatus.FINISHED
     assert sum(row["n"] for row in found) == 2 * sum(range(1000)), "an element of the slow partition was late"
+
+
+class _OneAfterTheOther(_InTurns):
+    """Reads the slow partition when the fast one has given half of its rows, one at a time."""
+
+    def poll(self) -> Any:
+        time.sleep(0.002)
+        self.polled = name = (
+            "slow" if self.at.get("fast", self.ROWS) >= self.ROWS // 2 and "slow" in self.at else "fast"
+        )
+        if name not in self.at:
+            return None
+        begin = self.at[name]
+        if begin + 1 == self.ROWS:
+            del self.at[name]
+            self.ended.append(name)
+        else:
+            self.at[name] = begin + 1
+        return [(-1 if name == "slow" else begin % KEYS, begin)]
+
+
+class LateSlowPartition(TwoPartitions):
+    def create_reader(self, task: int) -> SourceReader:
+        return _OneAfterTheOther()
+
+
+WATERMARKS: list[tuple[int, int, int]] = []
+
+
+class Watching(Count):
+    """Remembers each element with the watermark that it sees."""
+
+    def process_element(self, row: Any, ctx: Any) -> Any:
+        WATERMARKS.append((row.key, row.n, ctx.timer_service().current_watermark()))
+        yield from super().process_element(row, ctx)
+
+
+def test_after_a_rescale_the_watermark_waits_for_all_partitions(tmp_path: Path) -> None:
+    WATERMARKS.clear()
+    program = RealTimeProgram()
+    rows = program.source("rows", LateSlowPartition(), "key bigint, n bigint", is_bounded=True)
+    strategy = WatermarkStrategy.for_monotonous_timestamps().per_partition()
+    timed = rows.assign_timestamps_and_watermarks(strategy.with_timestamp_assigner(lambda row, before: row.n))
+    counts = timed.uid("times").key_by("key").process(Watching(), "key bigint, count bigint").uid("count")
+    counts.for_each_epoch(lambda frame, epoch: None).uid("out")
+    client = JobClient(program.master(tmp_path, {"execution.checkpointing.interval": "20 ms"}, source_tasks=1))
+    until(lambda: len(WATERMARKS) > 50)
+    client.rescale(3).result(60)
+    client.await_termination()
+    slow = next(at for at, (key, _, _) in enumerate(WATERMARKS) if key < 0)
+    assert len({n for _, n, _ in WATERMARKS[:slow]}) < slow, "some were read again after the rescale"
+    assert {watermark for _, _, watermark in WATERMARKS[:slow]} == {MIN_WATERMARK}
+    assert all(watermark < n for _, n, watermark in WATERMARKS)
