@@ -76,7 +76,9 @@ class Image:
 
     def run(self, *command: object, volumes: Sequence[str] = ()) -> str:
         """What a command says in a container, which sees directories of this machine under other names."""
-        return _run(*self._in_container(*command, options=[f"--volume={volume}" for volume in volumes]))
+        # Docker makes the name of a container known in it; here it has an address for a name.
+        host = ("--hostname", "127.0.0.1", "--env=SPARK_LOCAL_IP=127.0.0.1")
+        return _run(*self._in_container(*command, options=[*host, *(f"--volume={volume}" for volume in volumes)]))
 
     def start(
         self, *command: object, host: str, log: Path, environment: Mapping[str, str] | None = None

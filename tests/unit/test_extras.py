@@ -162,7 +162,7 @@ for tls in False, True:
         server.write_kubeconfig(pathlib.Path(place, "kubeconfig"))
 """,
 }
-"""By extra what a program does with it; `spark` has a test of its own, and `dev` is for those who work on Holdfast."""
+"""By extra what a program does with it; `spark` has a test of its own, `dev` and `docs` are for work on Holdfast."""
 
 
 def run(*command: object, directory: Path) -> str:
@@ -212,12 +212,26 @@ def python(core: Path, tmp_path: Path) -> Path:
 
 def test_each_extra_has_a_program() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert {*project["optional-dependencies"], ""} == {*USES, "spark", "dev"}
+    assert {*project["optional-dependencies"], ""} == {*USES, "spark", "dev", "docs"}
 
 
 @pytest.mark.parametrize("extra", USES)
 def test_an_extra_brings_what_its_documented_uses_need(tmp_path: Path, wheel: Path, python: Path, extra: str) -> None:
     run(UV, "pip", "install", "--quiet", "--python", python, f"{wheel}[{extra}]", directory=tmp_path)
+    program = tmp_path / "program.py"
+    program.write_text(RUN + USES[extra], encoding="utf-8")
+    run(python, program, directory=tmp_path)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="the oldest packages have no wheels for newer Pythons")
+@pytest.mark.parametrize("extra", USES)
+def test_an_extra_works_with_the_oldest_packages_that_it_allows(tmp_path: Path, wheel: Path, extra: str) -> None:
+    python = tmp_path / "environment" / "bin" / "python"
+    run(UV, "venv", "--quiet", "--python", sys.executable, tmp_path / "environment", directory=tmp_path)
+    install = (UV, "pip", "install", "--quiet", "--python", python)
+    extras = ("--extra", extra) if extra else ()
+    run(*install, "--resolution", "lowest-direct", "-r", ROOT / "pyproject.toml", *extras, directory=tmp_path)
+    run(*install, "--no-deps", wheel, directory=tmp_path)
     program = tmp_path / "program.py"
     program.write_text(RUN + USES[extra], encoding="utf-8")
     run(python, program, directory=tmp_path)
