@@ -132,8 +132,8 @@ DEFINITE_ERRNOS: Final = frozenset(
 
 
 _ADVICE: Final = {
-    errno.ENOSPC: "The disk is full: free space on it, then run the job again; nothing that was complete is lost.",
-    errno.EDQUOT: "The disk quota is used up: free space or raise it, then run the job again.",
+    errno.ENOSPC: "The disk is full: free space on it. A running job retries by itself, and loses nothing.",
+    errno.EDQUOT: "The disk quota is used up: free space or raise it. A running job retries by itself.",
     errno.EACCES: "Permission is denied: give this user the right to read and write there.",
     errno.EPERM: "The operation is not permitted: give this user the right to read and write there.",
     errno.EROFS: "The file system is mounted read-only: mount it for writing, or choose another directory.",
@@ -141,8 +141,8 @@ _ADVICE: Final = {
     errno.EISDIR: "The path is a directory, but a file was expected.",
     errno.ENAMETOOLONG: "The name is too long for this file system: choose a shorter directory.",
     errno.EMFILE: "This process has too many files open: raise its limit (ulimit -n).",
-    errno.EIO: "The device or the file server failed: check it, then run the job again.",
-    errno.ESTALE: "The file server no longer knows the file: check the mount, then run the job again.",
+    errno.EIO: "The device or the file server failed: check it. A running job retries by itself.",
+    errno.ESTALE: "The file server no longer knows the file: check the mount. A running job retries by itself.",
 }
 
 
