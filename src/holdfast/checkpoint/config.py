@@ -223,7 +223,7 @@ class CheckpointConfig:
         return kept is not ExternalizedCheckpointRetention.NO_EXTERNALIZED_CHECKPOINTS
 
     def enable_unaligned_checkpoints(self, enabled: bool = True) -> Self:
-        """Accept False only: a shuffle is the barrier, so no data is in flight.
+        """Accept False only: barriers never overtake elements.
 
         Raises:
             ConfigurationError: `enabled` is true.

@@ -94,7 +94,7 @@ class ClaimModeOption(ConfigOption[RecoveryClaimMode]):
 
 
 _PREFIX: Final = "execution.checkpointing."
-_NO_CHANNELS: Final = "a shuffle is the barrier, so no data is in flight that a checkpoint would have to wait for."
+_NO_CHANNELS: Final = "barriers never overtake elements, and checkpoints contain no elements in flight."
 _NO_CHANGELOG: Final = "the changes of every epoch are durable as run files, so no changelog is needed."
 _NO_MERGING: Final = "an epoch writes one run a subtask, and compaction merges them."
 
@@ -111,7 +111,8 @@ CHECKPOINTS_DIRECTORY: Final = ConfigOption[str | None](
     "execution.checkpointing.dir",
     str,
     None,
-    "Directory of checkpoints, which all processes of the job must share.",
+    "Directory of checkpoints, under the same path for the driver and all executors, or an s3:// URI. Unset: a "
+    "temporary directory, from which the job cannot resume.",
     deprecated_keys=("state.checkpoints.dir", "state.backend.fs.checkpointdir"),
 )
 SAVEPOINT_DIRECTORY: Final = ConfigOption[str | None](
@@ -141,8 +142,8 @@ GRACE_PERIOD: Final = ConfigOption(
     "execution.checkpointing.cleaner.grace-period",
     DurationType,
     10 * 60 * 1000,
-    "How long files are kept after the last checkpoint that named them was removed. Other processes may still read "
-    "them.",
+    "How long a file is kept after the last checkpoint that refers to it was removed. Within this time queries, "
+    "replays and copies can still read it. The files need space meanwhile.",
 )
 CLEANER_PARALLEL_MODE: Final = ConfigOption(
     "execution.checkpointing.cleaner.parallel-mode",
@@ -172,13 +173,15 @@ CHECKPOINTING_INTERVAL: Final = ConfigOption(
     DurationType,
     0,
     "How often a checkpoint completes, at the end of the first epoch at which it is due. 0 or unset: at the end of "
-    "every epoch.",
+    "every epoch, in a real-time job every second.",
 )
 CHECKPOINTING_MODE: Final = ConfigOption(
     "execution.checkpointing.mode",
     CheckpointingMode,
     CheckpointingMode.EXACTLY_ONCE,
-    "Guarantee of checkpoints. State is exactly once in both modes; the weaker one is not faster.",
+    "Guarantee of checkpoints: EXACTLY_ONCE or AT_LEAST_ONCE. In a real-time job tasks with AT_LEAST_ONCE do not wait "
+    "for barriers, so that state is at least once. In other jobs state is exactly once in both modes, and the weaker "
+    "one is not faster.",
 )
 CHECKPOINTING_TIMEOUT: Final = ConfigOption(
     "execution.checkpointing.timeout",
@@ -277,7 +280,7 @@ HARMLESS: Final = (
         0,
         "After which time an aligned checkpoint becomes an unaligned one.",
         deprecated_keys=("execution.checkpointing.alignment-timeout",),
-        reason="There is nothing to align: " + _NO_CHANNELS,
+        reason="Barriers never overtake elements. In a real-time job set task.checkpoint.alignment.max-size.",
     ),
     HarmlessOption(
         "execution.checkpointing.local-backup.enabled",
@@ -479,6 +482,7 @@ def _harmless(
     return HarmlessOption(key, kind, default, description, deprecated_keys=deprecated, reason=reason)
 
 
+_NO_BUFFERS: Final = "By epochs elements cross an exchange at the end of its stage, in real time within milliseconds."
 _NO_QUEUES: Final = "Operators of one task pass elements on without queues, as the same objects."
 _PYTHON: Final = "Functions run in Spark's Python workers, which take whole batches."
 
@@ -497,14 +501,14 @@ HARMLESS_FOREIGN: Final = (
         DurationType,
         200,
         "How often watermarks are made.",
-        "Watermarks advance at the end of each epoch.",
+        "Watermarks advance at the end of each epoch. In a real-time job tasks send them between the elements.",
     ),
     _harmless(
         "execution.buffer-timeout.interval",
         DurationType,
         100,
         "How long a buffer waits.",
-        "Elements cross an exchange when the stage above it has ended.",
+        _NO_BUFFERS,
         "execution.buffer-timeout",
     ),
     _harmless(
@@ -512,7 +516,7 @@ HARMLESS_FOREIGN: Final = (
         bool,
         True,
         "Whether buffers wait.",
-        "Elements cross an exchange when the stage above it has ended.",
+        _NO_BUFFERS,
     ),
     _harmless("python.execution-mode", str, "process", "Where functions run.", _PYTHON),
     _harmless("python.fn-execution.bundle.size", int, 1000, "Elements a bundle.", _PYTHON),

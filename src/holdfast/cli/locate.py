@@ -159,7 +159,7 @@ def newest_checkpoint(path: str, registers: Registers) -> CompletedCheckpoint:
     jobs = list(job_directories(path, registers))
     if len(jobs) != 1:
         ids = ", ".join(str(directory.job_id) for directory, _ in jobs) or "none"
-        raise NotExistError(f"{path!r} holds not one job but: {ids}. Give the directory of a job or of a checkpoint.")
+        raise NotExistError(f"{path!r} has the jobs: {ids}. Give the directory of one job, or of a checkpoint.")
     found = read_newest(*jobs[0])
     if found is None:
         raise NotExistError(f"The job in {path!r} has no completed checkpoint yet.")

@@ -21,7 +21,7 @@ _format = click.option(
     type=click.Choice(["canonical", "native"], case_sensitive=False),
     default="canonical",
     show_default=True,
-    help="Format named in the savepoint; both kinds are canonical.",
+    help="Format that the savepoint records; the files are the same.",
 )
 _json = click.option("--json", "as_json", is_flag=True, help="Print one object.")
 
@@ -52,12 +52,12 @@ def savepoint(
 ) -> None:
     """Take a savepoint of a running job.
 
-    The command prints its path, and the job goes on. DIR is the directory of a job, the one set as
+    The command prints the path of the savepoint, and the job continues. DIR is the directory of a job, the one set as
     execution.checkpointing.dir, or the id of a submitted job. The savepoint is written below TARGET, by default below
     the job's execution.checkpointing.savepoint-dir.
 
-    --dispose PATH deletes a savepoint, and needs no job. Only files of the savepoint are deleted, its document first.
-    If the command was interrupted, run it again.
+    --dispose PATH deletes a savepoint, and needs no job. It deletes only files of the savepoint, its document first. If
+    the command was interrupted, run it again.
     """
     if (directory is None) == (disposed is None):
         raise click.UsageError("Name the job's DIR to take a savepoint, or --dispose PATH to delete one.")
@@ -77,7 +77,7 @@ def savepoint(
 @click.option(
     "-p", "--savepoint-path", "--savepointPath", "target", metavar="TARGET", help="Directory of the savepoint."
 )
-@click.option("-d", "--drain", is_flag=True, help="Fire all event-time timers first; the job cannot be resumed.")
+@click.option("-d", "--drain", is_flag=True, help="Fire all event-time timers first, if you will not resume the job.")
 @_format
 @_job
 @_timeout
@@ -95,9 +95,9 @@ def stop(
 ) -> None:
     """Stop a running job with a savepoint.
 
-    The command prints the path of the savepoint. If the savepoint fails, the job goes on. DIR is the directory of a
+    The command prints the path of the savepoint. If the savepoint fails, the job continues. DIR is the directory of a
     job, or the id of a submitted job. The job ends SUSPENDED. Run it again, and it continues from its newest
-    checkpoint, or from the savepoint with -s.
+    checkpoint, or from the savepoint with -s: both have the same state.
     """
     with errors_to_exit_codes():
         client = running_job(directory, job, properties)
@@ -115,9 +115,9 @@ def stop(
 def checkpoint(directory: str, job: str | None, timeout: float, as_json: bool, properties: tuple[str, ...]) -> None:
     """Take a checkpoint of a running job now.
 
-    The command prints its id, and the job goes on. DIR is the directory of a job, or the id of a submitted job. A job
-    takes checkpoints by itself. Use this command for a job with a long execution.checkpointing.interval, whose output
-    becomes visible with its checkpoints.
+    The command prints the id of the checkpoint, and the job continues. DIR is the directory of a job, or the id of a
+    submitted job. A job takes checkpoints by itself. Use this command for a job with a long
+    execution.checkpointing.interval, whose output becomes visible with its checkpoints.
     """
     with errors_to_exit_codes():
         client = running_job(directory, job, properties)
@@ -151,7 +151,7 @@ def cancel(directory: str, job: str | None, properties: tuple[str, ...]) -> None
     """End a running job for good.
 
     The job ends after the current epoch. DIR is the directory of a job, or the id of a submitted job. Its checkpoints
-    are kept, unless execution.checkpointing.externalized-checkpoint-retention says otherwise.
+    are kept, unless execution.checkpointing.externalized-checkpoint-retention is set to another value.
     """
     with errors_to_exit_codes():
         client = running_job(directory, job, properties)
@@ -171,7 +171,10 @@ def rescale(directory: str, parallelism: tuple[str, ...], job: str | None, prope
 
     N is the new parallelism of all operators with state, UID=N that of one operator. DIR is the directory of a job, or
     the id of a submitted job. When the command returns, the change applies from the next epoch on. The job does not
-    restart.
+    restart. A real-time job fails if it has too few slots for the new parallelism: add cores first.
+
+    The command prints the new parallelism of each operator with state. If the parallelism is above the max parallelism
+    of the state, it fails, and nothing changes.
     """
     wanted = dict(_parsed(text) for text in parallelism)
     with errors_to_exit_codes():

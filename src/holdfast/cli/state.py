@@ -309,7 +309,7 @@ def import_state(
     ),
 )
 @click.argument("path")
-@click.option("--to", "target", metavar="PATH", help="Directory of the new savepoint; without it, list what there is.")
+@click.option("--to", "target", metavar="PATH", help="Directory of the new savepoint; else operators are listed.")
 @click.option(
     "--uid", "uids", multiple=True, metavar="UID", help="Uid of an operator; savepoints before Flink 2.0 have none."
 )

@@ -120,8 +120,8 @@ def test_what_a_program_sets_about_alignment_is_harmless_or_refused():
     assert not config.is_force_unaligned_checkpoints()
     config.configuration.validate()
     for wrong, reason in (
-        (config.enable_unaligned_checkpoints, "a shuffle is the barrier"),
-        (config.set_force_unaligned_checkpoints, "a shuffle is the barrier"),
+        (config.enable_unaligned_checkpoints, "barriers never overtake elements"),
+        (config.set_force_unaligned_checkpoints, "barriers never overtake elements"),
         (lambda: config.set_checkpoint_interval_during_backlog(10_000), "do not report a backlog"),
     ):
         with pytest.raises(ConfigurationError, match=reason):

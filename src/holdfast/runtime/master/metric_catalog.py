@@ -117,8 +117,8 @@ FLINK_JOB_METRICS: Final = {
         "lastCheckpointFullSize": "Bytes of all files that the newest checkpoint refers to.",
         "lastCheckpointMetadataSize": "Bytes of the metadata file of the newest checkpoint.",
         "lastCheckpointDuration": "Milliseconds from trigger to completion of the newest checkpoint.",
-        "lastCheckpointProcessedData": "Always 0: no data is processed during a checkpoint.",
-        "lastCheckpointPersistedData": "Always 0: no data is in flight during a checkpoint.",
+        "lastCheckpointProcessedData": "Always 0: elements during a checkpoint are not counted.",
+        "lastCheckpointPersistedData": "Always 0: checkpoints contain no elements in flight.",
         "lastCompletedCheckpointId": "Id of the newest completed checkpoint.",
         "lastCheckpointCompletedTimestamp": "Completion time of the newest checkpoint, in milliseconds since 1970.",
     }.items()
