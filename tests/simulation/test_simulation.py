@@ -60,6 +60,7 @@ QUICKLY_FOUND_IN_REAL_TIME = (
     "own runs forgotten",
     "position after the next read",
     "positions stay",
+    "reports taken twice",
     "task without driver goes on",
 )
 BLOCK = 25
