@@ -192,8 +192,8 @@ def list_jobs(directory: str | None, everything: bool, as_json: bool, properties
     DIR is the directory of a job, or the one set as execution.checkpointing.dir. Without DIR, the jobs of the leading
     job manager are listed.
 
-    If no process on this host runs a job, -a shows the status in its register. SUSPENDED then means that the job can be
-    resumed, or runs on another host: the file in its directory rest/ has the host.
+    If no process on this host runs a job, -a shows the status in its register. SUSPENDED then means that the job was
+    stopped, has failed, or runs on another host: the file in its directory rest/ has the host.
 
     "(3 failed)" behind a status is the number of attempts that failed in a row, without a completed checkpoint in
     between. --json shows the last failure.
