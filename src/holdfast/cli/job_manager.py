@@ -61,13 +61,13 @@ SUBMITTED = ("job", "name", "status", "last failure")
     "properties",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Set an option; it wins over the program's. high-availability.* and kubernetes.* name the cluster.",
+    help="Set an option; it overrides the program's. high-availability.* and kubernetes.* name the cluster.",
 )
 @click.option(
     "--files",
     multiple=True,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="File that the job manager puts beside SCRIPT. Modules (.py, .zip, .egg, .whl) are also sent to the workers.",
+    help="File that the job manager puts next to SCRIPT. Modules (.py, .zip, .egg, .whl) are also sent to the workers.",
 )
 @click.option("-p", "--parallelism", type=int, metavar="N", help="Set parallelism.default.")
 @click.option(

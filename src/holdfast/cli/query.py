@@ -61,7 +61,7 @@ _RETRYABLE = (
 @click.option("--deadline", type=float, default=10.0, show_default=True, help="Seconds that --at-least waits.")
 @click.option("--json", "as_json", is_flag=True, help="Print one object a line.")
 @click.option(
-    "--watch", is_flag=True, help="Print again when a checkpoint completes; wait while nobody serves the job."
+    "--watch", is_flag=True, help="Print again when a checkpoint completes; wait while no server has the job."
 )
 def query(
     job: str,

@@ -42,7 +42,7 @@ STATES = ("uid", "state", "kind", "type", "queryable as")
 )
 @click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-@click.option("-D", "properties", multiple=True, metavar="KEY=VALUE", help="Set an option; it wins over the program's.")
+@click.option("-D", "properties", multiple=True, metavar="KEY=VALUE", help="Set an option; it overrides the program's.")
 @click.option("-p", "--parallelism", type=int, metavar="N", help="Set parallelism.default.")
 @click.option(
     "-s",
@@ -120,7 +120,7 @@ def _options(
 @click.command(epilog=examples("holdfast info job.py", "holdfast info job.py --json -- --day 2026-11-29"))
 @click.argument("script", metavar="SCRIPT|JOB")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-@click.option("-D", "properties", multiple=True, metavar="KEY=VALUE", help="Set an option; it wins over the program's.")
+@click.option("-D", "properties", multiple=True, metavar="KEY=VALUE", help="Set an option; it overrides the program's.")
 @click.option("--json", "as_json", is_flag=True, help="Print one object a line, one for each step.")
 def info(script: str, args: tuple[str, ...], properties: tuple[str, ...], as_json: bool) -> None:
     """Show the steps of SCRIPT, or a submitted JOB.

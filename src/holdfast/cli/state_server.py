@@ -57,8 +57,8 @@ _LOOK_SECONDS = 1.0
 @click.option("--host", help="Address to listen at.  [default: 127.0.0.1]")
 @click.option("--port", metavar="PORTS", help="9069, 9069,9071 or 9069-9075; 0: any.  [default: 9069]")
 @click.option("--advertise", metavar="HOST", help="Host at which others reach this server, if not --host.")
-@click.option("--part", metavar="I/N", help="Hold one of N equal parts of the key groups; I from 1.")
-@click.option("--key-groups", metavar="A-B", help="Hold these key groups.")
+@click.option("--part", metavar="I/N", help="Serve one of N equal parts of the key groups; I from 1.")
+@click.option("--key-groups", metavar="A-B", help="Serve these key groups.")
 @click.option("--leader", metavar="HOST:PORT", help="Query server of the job master; register there.")
 @click.option(
     "-D",
@@ -75,7 +75,7 @@ _LOOK_SECONDS = 1.0
 )
 @click.option("--tls-certificate", metavar="FILE", help="Certificate chain (PEM); turns TLS on.")
 @click.option("--tls-key", metavar="FILE", help="Key of the certificate (PEM).")
-@click.option("--tls-authority", metavar="FILE", help="Certificates to check other servers against (PEM).")
+@click.option("--tls-authority", metavar="FILE", help="Certificates that verify those of other servers (PEM).")
 def state_server(
     directory: str,
     host: str | None,

@@ -181,7 +181,7 @@ JOB_RESULT_STORE_DELETE_ON_COMMIT: Final[ConfigOption[bool]] = ConfigOption(
     "job-result-store.delete-on-commit",
     bool,
     True,
-    "Whether a result is deleted after the clean-up of its job.",
+    "Whether a result is deleted after the clean-up of its job. The list of ended jobs does not need it.",
 )
 APPLICATION_RESULT_STORE_PATH: Final = RefusedOption[str | None](
     "application-result-store.storage-path",

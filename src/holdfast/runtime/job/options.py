@@ -13,7 +13,7 @@ JOB_NAME: Final = ConfigOption[str | None](
     str,
     None,
     "Name of the job if execute() gets none; the default is the script's name. The second such job of a process gets "
-    "the suffix `-2`, and so on. On the command line it wins over the name that execute() gets.",
+    "the suffix `-2`, and so on. On the command line it overrides the name that execute() gets.",
 )
 
 JOB_ID: Final = ConfigOption[str | None](
