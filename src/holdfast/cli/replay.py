@@ -69,10 +69,12 @@ def replay(
 
     The command prints what these epochs emit. ARGS after -- are SCRIPT's own.
 
-    Only a temporary directory is written: sinks print, the job's directory is only read, and sources are read from the
-    recorded positions. If the next checkpoint still exists, the first epoch has exactly its rows and its processing
-    time. Otherwise it has the rows that the sources have now, and a time after the checkpoint's. Event time continues
-    from the watermarks after the checkpoint.
+    The command writes to a temporary directory only. Sinks print, and the sources are read from the positions in
+    CHECKPOINT. If the next checkpoint still exists, the first epoch has exactly the original rows and processing time.
+    Otherwise it has the rows that the sources have now, and a later processing time. Event time continues from the
+    watermarks of the checkpoint.
+
+    SCRIPT may be a changed program with the same uids, for example to test a repair.
 
     With --pdb a breakpoint() of the program, or an exception of a function, stops in pdb in this terminal. This needs a
     local master of Spark, whose workers are on this machine.

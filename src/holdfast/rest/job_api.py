@@ -443,7 +443,7 @@ class JobApi:
 
     @serves("PUT", "/jobs/:jobid/resource-requirements", job_schema.EMPTY, body=job_schema.REQUIREMENTS_REQUEST)
     def require(self, request: Request) -> Response:
-        """Change the parallelism of operators; the response follows when it is applied."""
+        """Change the parallelism of operators; the response is sent when the change applies."""
         wanted = {}
         for uid, entry in request.body.items():
             wanted[uid] = entry["parallelism"]["upperBound"]

@@ -234,7 +234,7 @@ COMMITTABLES: Final = {
         "pendingCommittables": "Committables of a sink that are staged in accepted epochs and not committed yet.",
         "successfulCommittables": "Committables that were committed.",
         "alreadyCommittedCommittables": "Committables that an earlier commit had already made visible.",
-        "failedCommittables": "Committables that a committer has given up deliberately.",
+        "failedCommittables": "Committables that a committer has rejected; it does not retry them.",
         "retriedCommittables": "Retries of committables.",
     }.items()
 }
@@ -281,7 +281,7 @@ BUSY_TIME: Final = MetricEntry(
 )
 BACK_PRESSURED_TIME: Final = MetricEntry(
     f"{_FLINK_TASK}backPressuredTimeMsPerSecond",
-    "Real time: milliseconds a second in which the task waits, because the next stage takes no more.",
+    "Real time: milliseconds a second in which the task waits, because the next stage accepts no more.",
     SUBTASK,
 )
 IDLE_TIME: Final = MetricEntry(
