@@ -74,8 +74,8 @@ DETAILS_QUERY: Final = record(
     None,
     {
         "watch": described(
-            "Interval at which the client polls, in milliseconds. When the job ends, its process waits for the next poll, "
-            "at most some seconds.",
+            "Interval at which the client polls, in milliseconds. When the job ends, its process waits for the next "
+            "poll, at most some seconds.",
             integer(1, 60_000),
         )
     },
