@@ -6,6 +6,7 @@ import linecache
 import re
 import traceback
 from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 from types import CodeType
 from typing import Any, Final
@@ -85,7 +86,7 @@ def with_source_lines(text: str) -> str:
 
 
 def _with_source_lines(lines: list[str]) -> Iterator[str]:
-    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+    for line, following in zip_longest(lines, lines[1:], fillvalue=""):
         yield line
         frame = _FRAME.match(line)
         if frame is not None and not following.startswith("    "):

@@ -84,9 +84,9 @@ def position_after_the_next_read() -> Patch:
 
 def snapshot_after_the_next_elements() -> Patch:
     """A task processes elements behind a barrier, and then takes its snapshot."""
-    more = "gate.release(barrier.number); [self._task.take_arrival(one) for one in layout.arrivals(gate.take_messages(64))]"
+    more = "[self._task.take_arrival(one) for one in layout.arrivals(gate.take_messages(64))]"
     line = "yield from self._barrier(barrier)"
-    yield edited(RealTimeTask, "_read_exchange", line, f"{more}; {line}")
+    yield edited(RealTimeTask, "_read_exchange", line, f"gate.release(barrier.number); {more}; {line}")
 
 
 def own_runs_forgotten() -> Patch:

@@ -171,7 +171,9 @@ def test_a_function_of_elements_never_gets_midnight_for_the_end_of_the_day(
     made = rows.process_batches(function, f"word string, {columns}").uid("made")
     then = made.key_by(lambda row: row.word, Types.STRING()) if keyed else made
     then.map(same, f"word string, {columns}").uid("then").sink_to(into_files(tmp_path)).uid("out")
-    said = rf"'made' produced a row whose value of '{name}' is not of its type: 86400000000000 nanoseconds after"
+    said = (
+        rf"\(uid 'made'\) produced a row whose value of '{name}' is not of its type: 86400000000000 nanoseconds after"
+    )
     with pytest.raises(JobExecutionError, match=said):
         program.run(tmp_path / "job", [{"in": HOURS}], {"sink.committer.retries": 0}, parallelism=1)
 

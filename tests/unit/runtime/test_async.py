@@ -168,7 +168,7 @@ def test_a_call_that_times_out_is_replaced_or_fails_the_task(place: Path) -> Non
             run(program, place / "job", inputs, source_tasks=1)
             assert ledger.read(out) == [("1 took too long",), ("2",)]
         else:
-            with pytest.raises(JobExecutionError, match=r"(?s)operator 'ask'.*call for 1 took longer than its timeout"):
+            with pytest.raises(JobExecutionError, match=r"(?s)\(uid 'ask'\).*call for 1 took longer than its timeout"):
                 run(program, place / "other", inputs, source_tasks=1)
 
 

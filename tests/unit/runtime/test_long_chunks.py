@@ -157,5 +157,7 @@ def test_an_element_of_the_wrong_type_is_named_by_its_number(tmp_path: Path) -> 
     rows = [*ROWS, ("k60", 7)]
     stream = program.source("in", "int").flat_map(lambda n: iter(rows), TYPE).uid("wrong")
     stream.for_each_epoch(lambda frame, epoch: None)
-    with pytest.raises(JobExecutionError, match="Element 60 of a batch that operator 'wrong' produced"):
+    with pytest.raises(
+        JobExecutionError, match=r"Element 60 of a batch that operator 'flat_map' \(uid 'wrong'\) produced"
+    ):
         run(program, tmp_path / "job", epochs("in", [[1]]))

@@ -95,9 +95,9 @@ def test_a_job_waits_for_its_checkpoints_and_goes_on_from_them(
     mount, reasons = Mount(place / "job"), []
     wait = JobMaster._wait_for_restart
 
-    def waits(self: JobMaster, error: StorageError) -> None:
+    def waits(self: JobMaster, error: StorageError, attempt: int) -> None:
         reasons.append(error)
-        wait(self, error)
+        wait(self, error, attempt)
         if len(reasons) == AWAY and mount.is_away:
             mount.comes_back()
 

@@ -154,7 +154,7 @@ def test_a_value_that_does_not_fit_is_still_named_where_many_are_written(
     program = Program()
     program.source("in", "key string, n int").key_by("key").process(Wrong()).uid("wrong").print()
     rows = [*((f"k{n}", 100) for n in range(200)), ("bad", 1)]
-    with pytest.raises(JobExecutionError, match="'v' of operator 'wrong', key 'bad'"):
+    with pytest.raises(JobExecutionError, match=r"'v' of operator .*\(uid 'wrong'\), key 'bad'"):
         master(program, tmp_path, [{"in": rows}]).run()
 
 
