@@ -35,7 +35,7 @@ from benchmarks.nexmark.queries import QUERIES  # noqa: E402
 from benchmarks.nexmark.run import EngineProcess, names_of  # noqa: E402
 
 RULES: Final = Rules(rate=200, shuffled=100)
-ENGINES: Final = ("holdfast", "flink-sql", "flink-sql-without-keys", "pyflink")
+ENGINES: Final = ("holdfast", "holdfast-real-time", "flink-sql", "flink-sql-without-keys", "pyflink")
 _TIMED: Final = "* exclude (ts), epoch_ms(ts) as date_time"
 OF_FLINK_SQL: Final = {
     **dict.fromkeys(("q0", "q1", "q7", "q14", "q18"), _TIMED),
@@ -52,8 +52,8 @@ def show_result(connection: Any, engine: str, query: str, results: Path) -> None
     The files of Holdfast have the epoch in their names. In Flink keys do not change the file but where a checkpoint
     begins the next one of a subtask; its number is in the name.
     """
-    places = {"holdfast": ("part-([0-9]+)-", "part-*.parquet")}
-    pattern, files = places.get(engine, ("-([0-9]+)$", "part-*"))
+    of_holdfast, of_flink = ("part-([0-9]+)-", "part-*.parquet"), ("-([0-9]+)$", "part-*")
+    pattern, files = of_holdfast if engine.startswith("holdfast") else of_flink
     rows = (
         f"select * exclude (filename, file_row_number), cast(regexp_extract(filename, '{pattern}', 1) as bigint) as "
         f"epoch_, file_row_number as row_ from read_parquet('{results}/{files}', filename = true, "
@@ -87,7 +87,7 @@ def judged(engine: str, query: str, folder: Path, results: Path) -> tuple[int, s
             "where b.n is null or r.n > b.n"
         ).fetchone()
         return rows, f"{query}: {wrong} bidders have more bids than there are." if wrong else None
-    is_changelog = engine in ("holdfast", "pyflink")
+    is_changelog = engine.startswith("holdfast") or engine == "pyflink"
     answer = PUBLISHED.get(query) if engine.startswith("flink-sql") else None
     problem = difference(connection, query, QUERIES[query].keys if is_changelog else (), answer)
     return rows, problem or (None if rows else f"{query}: there is no row.")

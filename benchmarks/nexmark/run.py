@@ -35,7 +35,7 @@ from benchmarks.nexmark.engine import Settings, engine_module  # noqa: E402
 from benchmarks.nexmark.files import events_on_disk, rows_of  # noqa: E402
 from benchmarks.nexmark.queries import QUERIES  # noqa: E402
 
-ENGINES: Final = ("holdfast", "flink-sql", "flink-sql-without-keys", "spark-sql", "pyflink")
+ENGINES: Final = ("holdfast", "holdfast-real-time", "flink-sql", "flink-sql-without-keys", "spark-sql", "pyflink")
 SLOW: Final = {"pyflink"}
 FEWER: Final = 10
 """How many times fewer events a slow engine gets; its rate is of these."""

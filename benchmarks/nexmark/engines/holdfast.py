@@ -62,7 +62,8 @@ def start(
 ) -> None:
     """Run a query over all files; blocks until it has ended.
 
-    A query with event time ends with a drain: the last windows fire, as at the end of a bounded source of Flink's.
+    A query with event time ends with a drain: the last windows fire, as at the end of a bounded source of Flink's. In
+    real time the files are a bounded source, too.
 
     Args:
         session: Of Spark.
@@ -81,6 +82,7 @@ def start(
         "parallelism.default": str(PARALLELISM),
         **(options or {}),
     }
+    is_real_time = chosen["execution.trigger"] == "real-time"
     for name, text in chosen.items():
         configuration.set_string(name, text)
     environment = StreamExecutionEnvironment.get_execution_environment(configuration, spark=session)
@@ -92,10 +94,13 @@ def start(
             streams[uid] = environment.from_dataframe(frame).uid(uid)
         else:
             files = FileSource.for_bulk_file_format(SelectedColumns(read), place)
-            one_an_epoch = files.monitor_continuously(Duration.of_millis(100)).set_max_files_per_epoch(1).build()
-            streams[uid] = environment.from_source(one_an_epoch, WatermarkStrategy.no_watermarks(), uid).uid(uid)
+            if is_real_time:
+                files = files.process_static_file_set()
+            else:  # one file an epoch
+                files = files.monitor_continuously(Duration.of_millis(100)).set_max_files_per_epoch(1)
+            streams[uid] = environment.from_source(files.build(), WatermarkStrategy.no_watermarks(), uid).uid(uid)
     query.build(streams).sink_to(sink).uid("out")
-    if not query.has_event_time:
+    if is_real_time or not query.has_event_time:
         environment.execute(query.name)
         return
     job = environment.execute_async(query.name)
@@ -105,11 +110,20 @@ def start(
 
 
 class HoldfastEngine:
-    """Each run is a new job in one session of Spark."""
+    """Each run is a new job in one session of Spark.
 
-    def __init__(self, settings: Settings) -> None:
+    Args:
+        settings: Where it reads and writes.
+        spark: Further settings of the session.
+        options: Further options of the jobs.
+    """
+
+    def __init__(
+        self, settings: Settings, spark: Mapping[str, str] | None = None, options: Mapping[str, str] | None = None
+    ) -> None:
         self._settings = settings
-        self._session = session("nexmark")
+        self._options = options
+        self._session = session("nexmark", spark)
         self._runs = 0
 
     def run(self, query: str) -> None:
@@ -120,18 +134,18 @@ class HoldfastEngine:
             sink = ParquetFileSink(Path(self._settings.results, query))
         elif query in PARTITIONED:
             sink = ParquetFileSink(place / "out", partition_by=["dt", "hm"])
-        start(self._session, ALL[query], Path(self._settings.folder), place / "checkpoints", sink)
+        start(self._session, ALL[query], Path(self._settings.folder), place / "checkpoints", sink, self._options)
         shutil.rmtree(place)
 
     def close(self) -> None:
         self._session.stop()
 
 
-def session(name: str) -> Any:
+def session(name: str, settings: Mapping[str, str] | None = None) -> Any:
     """A session on two cores, with as much memory as Flink's JVM has."""
     os.environ["PYSPARK_SUBMIT_ARGS"] = "--driver-memory 6g pyspark-shell"
     SETTINGS["spark.sql.execution.arrow.maxRecordsPerBatch"] = "50000"
-    return start_session(name)
+    return start_session(name, settings)
 
 
 def make_engine(settings: Settings) -> Engine:

@@ -24,7 +24,7 @@ from holdfast.runtime.exchange.stage_message import EpochDescriptor, JobDescript
 from holdfast.runtime.exchange.task_report import EpochReport, TaskReport
 from holdfast.runtime.function.source import SourceStatistics
 from holdfast.runtime.graph.input_matching import InputRules
-from holdfast.runtime.graph.plan import SourcePlan
+from holdfast.runtime.graph.plan import JobPlan, SourcePlan
 from holdfast.runtime.graph.stream_graph import StreamGraph
 from holdfast.runtime.job.leadership import JobLeadership
 from holdfast.storage.file_system import FileSystem
@@ -192,6 +192,13 @@ class Engine(ABC):
 
         Raises:
             RestoreError: Inputs do not match the positions, and no rule covers them.
+        """
+
+    def check_plan(self, plan: JobPlan) -> None:  # noqa: B027 - most engines run every plan
+        """Check that the tasks of another plan of the same operators could run, before it replaces the present one.
+
+        Raises:
+            ConfigurationError: They could not.
         """
 
     @abstractmethod

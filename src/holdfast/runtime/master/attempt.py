@@ -298,6 +298,7 @@ class JobAttempt(EpochDriver):
                     f"No operator with state has the uid {unknown[0]!r}; known uids: {sorted(self._stored_max)}."
                 )
             plan = self._compile(wanted)
+            self._job.engine.check_plan(plan)
             self._requested.write(self._writer, wanted)
         except FencedError as error:
             self._reject(request, before, started, error)

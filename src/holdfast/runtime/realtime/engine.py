@@ -192,13 +192,14 @@ class RealTimeEngine(Engine):
         self._has_failed = False
         self._barriers = {}
         self._job = job
-        self.check(plan, [tasks for _, tasks in self._stages(plan)])
+        self.check_plan(plan)
         self._files = JobPositionFiles(job.directory(), token)
         self._sources = self.coordinator(plan, positions, rules, self._files)
 
-    def update_plan(self, job: JobDescriptor) -> None:
-        plan = job.plan
+    def check_plan(self, plan: JobPlan) -> None:
         self.check(plan, [tasks for _, tasks in self._stages(plan)])
+
+    def update_plan(self, job: JobDescriptor) -> None:
         self._end_tasks()
         self._job = job
         assert self._sources is not None

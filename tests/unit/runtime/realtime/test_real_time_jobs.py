@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,10 @@ from holdfast.datastream.window import TumblingEventTimeWindows
 from holdfast.errors import ConfigurationError, JobExecutionError
 from holdfast.kernel.watermark import MIN_WATERMARK
 from holdfast.runtime.function.source import SourceReader, SourceSplit, SplitEnumerator, SplitSource
+from holdfast.runtime.graph.plan import JobPlan
 from holdfast.runtime.job.control import JobStatus
 from holdfast.runtime.master.job_client import JobClient
+from holdfast.runtime.realtime.engine import RealTimeEngine
 from holdfast.testing.epoch_runner import EpochProgram
 from holdfast.testing.real_time_runner import RealTimeProgram
 
@@ -165,6 +167,28 @@ def test_a_job_is_rescaled_while_it_runs(tmp_path: Path) -> None:
     client.stop()
     client.await_termination()
     each_once(found, 3000)
+
+
+def test_a_rescale_without_slots_is_refused_and_the_job_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(self: RealTimeEngine, plan: JobPlan, tasks: Sequence[int]) -> None:
+        if sum(tasks) > 4:
+            raise ConfigurationError(f"{sum(tasks)} tasks need {sum(tasks)} slots, and 4 exist")
+
+    monkeypatch.setattr(RealTimeEngine, "check", check)
+    found = Rows()
+    program = RealTimeProgram()
+    paced(program, found, 1500, 1500)
+    client = JobClient(program.master(tmp_path))
+    until(lambda: len(found) >= 300)
+    with pytest.raises(ConfigurationError, match="5 slots, and 4 exist"):
+        client.rescale(3).result(60)
+    assert not list(tmp_path.rglob("parallelism-*")), "the next attempt does not try it either"
+    until(lambda: len(found) >= 1500)
+    client.stop()
+    client.await_termination()
+    each_once(found, 1500)
 
 
 def test_a_savepoint_of_a_running_job_starts_another_one(tmp_path: Path) -> None:
