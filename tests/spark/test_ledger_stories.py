@@ -208,7 +208,7 @@ def test_an_error_of_a_function_names_operator_key_and_epoch_and_the_job_resumes
     hazard = ("--hazard", "raise", "--at", 150, "--marker", story.root / "m", "-D", "restart-strategy.type=none")
     first = run("ledger_job.py", *story.arguments(*hazard))
     assert first.code == 1
-    for text in ("UserFunctionError", "'ledger'", "account-", "in epoch", "ValueError: a hazard"):
+    for text in ("JobExecutionError", "'ledger'", "account-", "in epoch", "ValueError: a hazard"):
         assert text in first.output
     assert run("ledger_job.py", *story.arguments()).code == 0
     story.audit()

@@ -11,13 +11,14 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, Final
 
-from holdfast.kernel.failure_text import first_line
+from holdfast.kernel.failure_text import summary
 
 _PACKAGE: Final = str(Path(__file__).resolve().parents[1])
 _LONGEST_REPR: Final = 200
 _LONGEST_LINE: Final = 300
 _LONGEST_TRACEBACK: Final = 20
 _FIRST_LINES: Final = 5
+_JAVA_FRAME: Final = re.compile(r"\s+at \S+\(.*\)$|\s+\.\.\. \d+ more$")
 _FRAME: Final = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+), in ')
 
 
@@ -46,7 +47,7 @@ def one_line(error: BaseException) -> str:
         text = str(error)
     except Exception:  # noqa: BLE001 - the text is user code
         text = ""
-    message = first_line(text)
+    message = summary(text)
     name = type(error).__name__
     return _shortened(f"{name}: {message}" if message else name, _LONGEST_LINE)
 
@@ -57,13 +58,14 @@ def _shortened(text: str, longest: int) -> str:
 
 
 def user_traceback(error: BaseException) -> str:
-    """Return the traceback of an error without the frames of this package before those of the user.
+    """Return the traceback of an error without frames of Java, and of this package before those of the user.
 
     It has at most 20 lines: of a longer one, the lines in the middle are left out.
     """
     described = traceback.TracebackException.from_exception(error)
     _drop_own_frames(described)
-    lines = [_shortened(line, _LONGEST_LINE) for line in "".join(described.format()).splitlines()]
+    lines = [line for line in "".join(described.format()).splitlines() if not _JAVA_FRAME.match(line)]
+    lines = [_shortened(line, _LONGEST_LINE) for line in lines]
     if len(lines) > _LONGEST_TRACEBACK:
         last = _LONGEST_TRACEBACK - _FIRST_LINES - 1
         lines = [*lines[:_FIRST_LINES], f"  ... {len(lines) - _FIRST_LINES - last} lines ...", *lines[-last:]]

@@ -67,3 +67,24 @@ def test_lines_of_the_program_are_added_where_a_worker_had_no_file(tmp_path: Pat
         "AttributeError: no",
     ]
     assert with_source_lines(with_source_lines(text)) == with_source_lines(text)
+
+
+def test_no_text_has_no_lines() -> None:
+    assert with_source_lines("") == ""
+
+
+def test_an_error_of_java_has_its_causes_and_no_frames() -> None:
+    frames = "\n".join(f"\tat org.apache.spark.rdd.RDD.$anonfun$f{n}(RDD.scala:{n})" for n in range(100))
+    text = (
+        f"An error occurred while calling o7.collectToPython.\n: SparkException: cannot read part-1\n{frames}\n"
+        f"\t... 1 more\nCaused by: java.io.IOException: CRC checksum verification failed\n{frames}"
+    )
+
+    def collect() -> None:
+        raise RuntimeError(text)
+
+    error = raised(collect)
+    shown = user_traceback(error)
+    assert "cannot read part-1" in shown and shown.endswith("CRC checksum verification failed")
+    assert "RDD.scala" not in shown and len(shown.splitlines()) < 12
+    assert one_line(error) == "RuntimeError: java.io.IOException: CRC checksum verification failed"
