@@ -123,12 +123,14 @@ def source_positions(new: Fields, old: Fields) -> list[int | None]:
 
 def resolve_fields(new: Fields, old: Fields) -> Compatibility:
     """Resolve the compatibility of fields: those in both must be compatible, others may be added or removed."""
-    places = source_positions(new, old)
-    answers = [
-        part.resolve_compatibility(old.types[place])
-        for part, place in zip(new.types, places, strict=True)
-        if place is not None
-    ]
+    answers = []
+    for name, part, place in zip(new.names, new.types, source_positions(new, old), strict=True):
+        if place is not None:
+            answer = part.resolve_compatibility(old.types[place])
+            if answer.is_incompatible():
+                reason = f": {answer.reason}" if answer.reason else ""
+                return TypeSerializerSchemaCompatibility.incompatible(f"field {name!r}{reason}")
+            answers.append(answer)
     if not answers and new.names and old.names:
         return TypeSerializerSchemaCompatibility.incompatible(f"{old} and {new} have no field in common")
     if old.names != new.names:
@@ -378,7 +380,8 @@ class RowTypeInformation(StructTypeInformation):
             order = self.order_of(tuple(value))
             return list(value.values()) if order is None else [value[name] for name in self.names]
         if not isinstance(value, (tuple, list)):
-            raise self.mismatch(value, "a Row, tuple, list or dict is needed")
+            example = ", such as (value,)" if len(self.types) == 1 else ""
+            raise self.mismatch(value, f"a Row, tuple, list or dict is needed{example}")
         names = field_names_of(type(value)) or tuple(getattr(value, "__fields__", ()))
         if len(value) != len(self.types):
             raise self.mismatch(value, f"it has {len(value)} fields instead of {len(self.types)}")
@@ -591,8 +594,12 @@ class RecordTypeInformation(StructTypeInformation):
         return self.make(migrate_fields(self, old, old.arrange(value)))
 
     def _resolve_other(self, old: TypeInformation) -> Compatibility:
-        if type(old) is not type(self) or not isinstance(old, RecordTypeInformation) or not self._follows(old.name):
+        if type(old) is not type(self) or not isinstance(old, RecordTypeInformation):
             return super()._resolve_other(old)
+        if not self._follows(old.name):
+            return TypeSerializerSchemaCompatibility.incompatible(
+                f"its class or schema was {old.name!r} and is {self.name!r} now; keep the name"
+            )
         return resolve_fields(self, old)
 
     def _follows(self, name: str) -> bool:

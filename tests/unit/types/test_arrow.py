@@ -146,6 +146,11 @@ def test_the_wrong_row_is_named_with_its_field_and_value(row, field, words):
     assert words in str(error)
 
 
+def test_a_single_value_in_place_of_a_row_with_one_column_is_shown_as_a_row():
+    with pytest.raises(OutputTypeError, match=r"such as \(value,\)"):
+        rows_to_batch(["kelp"], parse_schema("word string"), "my-map")
+
+
 def test_the_path_leads_to_the_wrong_part_of_a_nested_value():
     nested = parse_schema("a array<struct<x: int, y: map<string, double>>>")
     with pytest.raises(OutputTypeError) as caught:

@@ -99,6 +99,18 @@ def test_of_any_two_simple_types_one_follows_the_other_only_if_every_value_is_ke
     assert new.adopt(migrated) == migrated
 
 
+def test_the_reason_names_the_field_whose_type_does_not_fit():
+    old, new = to_type("a struct<cents: bigint, at: int>"), to_type("a struct<cents: double, at: int>")
+    assert new.resolve_compatibility(old).reason == "field 'a': field 'cents': bigint cannot become double"
+
+
+def test_a_dataclass_with_another_name_is_another_type():
+    old = to_type(dataclasses.make_dataclass("Account", [("cents", int)]))
+    new = to_type(dataclasses.make_dataclass("Wallet", [("cents", int)]))
+    reason = new.resolve_compatibility(old).reason
+    assert reason == "its class or schema was 'Account' and is 'Wallet' now; keep the name"
+
+
 def every_type():
     parts = {"element_type": Types.LONG(), "element_type_info": Types.LONG()}
     more = {
