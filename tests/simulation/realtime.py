@@ -34,7 +34,7 @@ from holdfast.runtime.graph.input_matching import InputRules
 from holdfast.runtime.graph.plan import JobPlan
 from holdfast.runtime.graph.stream_graph import StreamGraph
 from holdfast.runtime.job.engine import EngineError
-from holdfast.runtime.realtime import control, engine, message, source_coordinator, task, task_meter
+from holdfast.runtime.realtime import control, engine, flush_interval, message, source_coordinator, task, task_meter
 from holdfast.runtime.realtime.engine import RealTimeEngine, TaskGroup
 from holdfast.runtime.realtime.message import LostFrameError
 from holdfast.runtime.realtime.source_coordinator import SourceCoordinator
@@ -411,6 +411,7 @@ def in_real_time(world: World) -> Iterator[None]:
         for module in (task, task_meter):
             put(module, "queue", queues)
         put(task_meter.TaskMeter.__init__, "__defaults__", (time.monotonic,))
+        put(flush_interval, "waited_for_a_core", lambda: 0.0)
         put(task, "paused_garbage_collection", nullcontext)
         put(task, "collect_young", lambda: None)
         put(engine, "new_nonce", lambda: world.nonce(16))

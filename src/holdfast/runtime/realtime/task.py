@@ -28,6 +28,7 @@ from holdfast.runtime.graph.event_time import EventTime, Observed, WatermarkCloc
 from holdfast.runtime.graph.plan import Stage, Step
 from holdfast.runtime.job.options import LATENCY_HISTORY, LATENCY_INTERVAL
 from holdfast.runtime.realtime.control import ControlAddress, DriverConnection, lost_driver_error
+from holdfast.runtime.realtime.flush_interval import FlushInterval
 from holdfast.runtime.realtime.message import (
     FIRST_CREDIT,
     FRAME_BYTES,
@@ -88,7 +89,7 @@ class RealTimeStage:
         attempt: The attempt of the job.
         address: The driver.
         is_aligned: Whether elements behind a barrier wait.
-        flush_seconds: Seconds for which elements may wait to be sent with others.
+        flush_seconds: Seconds for which elements may wait to be sent with others; more on a busy host.
         alignment_limit: The most bytes that wait behind a barrier; None for no limit.
         frame_bytes: The most bytes of a frame.
     """
@@ -205,6 +206,7 @@ class RealTimeTask:
         self._granted: list[int] = [FIRST_CREDIT] * stage.producers
         self._granted_at = 0.0
         self._is_stopped = self._has_waiting = False
+        self._flush_interval = FlushInterval(stage.flush_seconds, time.monotonic())
         self._accepted: EpochDescriptor | None = None
         self._begun: dict[int, EpochDescriptor] = {}
         self._unaccepted: list[tuple[int, TaskReport]] = []
@@ -443,7 +445,8 @@ class RealTimeTask:
         if not self._stage.consumers:
             return
         now = time.monotonic()
-        self._has_waiting = now - self._flushed_at < self._stage.flush_seconds
+        self._flush_interval.adapt(now)
+        self._has_waiting = now - self._flushed_at < self._flush_interval.seconds
         if self._has_waiting:
             return
         self._add_output()
@@ -552,7 +555,7 @@ class RealTimeTask:
 
     def _wait_for_credit(self) -> None:
         with suppress(queue.Empty):
-            self._handle(self._meter.get(self._inbox, self._stage.flush_seconds, is_back_pressured=True))
+            self._handle(self._meter.get(self._inbox, self._flush_interval.seconds, is_back_pressured=True))
 
     def _grant(self, gate: InputGate) -> None:
         """Grant producers what this task processes in a fifth of a second, when half of that is used or it is time."""
@@ -575,7 +578,7 @@ class RealTimeTask:
         """Wait for input, a message of the driver, or until something is due."""
         waits = [_IDLE_SECONDS if is_waiting else 0.0]
         if self._has_waiting:
-            waits.append(self._stage.flush_seconds)
+            waits.append(self._flush_interval.seconds)
         timer = self._next_timer()
         if timer is not None:
             waits.append(timer)
@@ -661,7 +664,7 @@ class RealTimeTask:
 
     def _wait_for_flush(self) -> None:
         """Wait for the next flush: elements that are read before it would wait for it too."""
-        seconds = self._flushed_at + self._stage.flush_seconds - time.monotonic()
+        seconds = self._flushed_at + self._flush_interval.seconds - time.monotonic()
         if self._stage.consumers and seconds > 0:
             with suppress(queue.Empty):
                 self._handle(self._meter.get(self._inbox, seconds))

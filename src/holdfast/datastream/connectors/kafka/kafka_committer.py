@@ -39,6 +39,8 @@ _DEFAULTS: Final = {
     # Keys go where the Java client puts them, so that topics of several writers stay partitioned.
     "partitioner": "murmur2_random",
     "linger.ms": 5,
+    # A request would wait for the acknowledgement of the one before.
+    "socket.nagle.disable": True,
 }
 _TOPIC_ADVICE: Final = {
     KafkaError.MSG_SIZE_TOO_LARGE: "raise its max.message.bytes",
