@@ -66,7 +66,7 @@ print(json.dumps(found))
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check has found.
+    """The result of a check.
 
     Attributes:
         check: What was checked.

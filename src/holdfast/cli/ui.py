@@ -38,7 +38,7 @@ from holdfast.storage.scheme import file_system_for
 _LEADER_SECONDS: Final = 5.0
 _ANSWER_SECONDS: Final = 10.0
 _BROWSER_SECONDS: Final = 10.0
-"""How long a browser has to read the file that leads it to the page."""
+"""Seconds after which the redirect file is removed. The browser reads it before."""
 _START: Final = (
     "Start a job with `holdfast run SCRIPT -D execution.checkpointing.dir=DIR` and run `holdfast ui DIR`, or start "
     "`holdfast jobmanager`."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -98,8 +99,10 @@ def announced_directories() -> list[Path]:
     found = []
     with suppress(OSError, RuntimeError, ValueError):
         for note in sorted(_announcements().iterdir()):
+            if note.suffix:
+                continue  # it is being written
             directory = Path(note.read_text(encoding="utf-8"))
-            if directory.is_dir():
+            if directory.is_absolute() and directory.is_dir():
                 found.append(directory)
             else:  # its job manager was killed
                 note.unlink(missing_ok=True)
@@ -117,7 +120,9 @@ def announced(directory: Path) -> Iterator[None]:
         folder = _announcements()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         note = folder / hashlib.sha256(str(directory).encode()).hexdigest()[:16]
-        note.write_text(str(directory), encoding="utf-8")
+        draft = note.with_suffix(f".{os.getpid()}")
+        draft.write_text(str(directory), encoding="utf-8")
+        draft.replace(note)
     try:
         yield
     finally:

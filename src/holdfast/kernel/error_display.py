@@ -1,4 +1,4 @@
-"""How an error of this package that ends a program is printed: the lines of the program, and what to do.
+"""Short display of a Holdfast error that ends a program: the lines of the program, and what to do.
 
 The frames of this package and the errors behind an error are printed with HOLDFAST_LOG_LEVEL=DEBUG only.
 """

@@ -1,4 +1,4 @@
-"""What Spark and Py4J log about a failed task or batch of a job, whose error the job logs in our own words.
+"""Filters for messages of Spark and Py4J about failed tasks and batches. The job logs the error itself.
 
 With HOLDFAST_LOG_LEVEL=DEBUG, as `holdfast run --verbose` sets it, they log everything. Only what Spark writes to the
 console is filtered: its log files have everything.

@@ -1,4 +1,4 @@
-"""What the log says about failed attempts: the first error in full, the same error again in one line."""
+"""Log messages of failed attempts: the first error in full, the same error again in one line."""
 
 from __future__ import annotations
 
