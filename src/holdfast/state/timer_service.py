@@ -285,6 +285,8 @@ class InternalTimerService:
         backend = self._backend
         # Load the state of all due keys at once; timers that callbacks add are loaded one by one.
         rows = queue.take_due(through)
+        if not len(rows):
+            return
         slots = self._prepare(rows)
         names = [b""] * len(rows) if self._is_void else queue.names_of(rows)
         slots_by_key: dict[Any, int] = {}

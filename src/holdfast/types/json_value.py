@@ -120,8 +120,9 @@ def _refuse(name: str) -> Any:
     raise ValueError(f"{name} is not a number in JSON")
 
 
-_decode: Final = json.JSONDecoder(parse_float=Decimal, parse_constant=_refuse).decode
+_decoder: Final = json.JSONDecoder(parse_float=Decimal, parse_constant=_refuse)
 """One decoder for all messages; `json.loads` creates one per call."""
+_scan: Final[Callable[[str, int], tuple[Any, int]]] = _decoder.scan_once  # type: ignore[attr-defined]
 
 
 def parse_json(message: bytes) -> Any:
@@ -132,7 +133,13 @@ def parse_json(message: bytes) -> Any:
     """
     try:
         is_plain = message[:1] == b"{" and message[1:2] != b"\0"
-        return _decode(message.decode("utf-8" if is_plain else json.detect_encoding(message), "surrogatepass"))
+        text = message.decode("utf-8" if is_plain else json.detect_encoding(message), "surrogatepass")
+        try:
+            value, end = _scan(text, 0) if is_plain else (None, -1)
+        except StopIteration:
+            end = -1
+        # Else there is whitespace around the value, or an error.
+        return value if end == len(text) else _decoder.decode(text)
     except json.JSONDecodeError as error:  # its text has a line, which is none of the file
         raise ValueError(f"{error.msg} at character {error.pos + 1}") from None
     except RecursionError:

@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
+import pyarrow as pa
+
 from holdfast.errors import ConfigurationError
 from holdfast.types.changelog_type import ROW_KIND
 from holdfast.types.type_information import TypeInformation
@@ -45,6 +47,17 @@ class SerializationSchema(ABC):
         Args:
             element: An element of the stream.
         """
+
+    def serialize_batch(self, batch: pa.RecordBatch) -> Sequence[bytes | None] | None:
+        """Return the bytes of each element of a batch; None to have each element passed to `serialize`.
+
+        The default is None. Override it where columns are faster, and return None wherever the bytes would not be those
+        of `serialize`, also if that would raise.
+
+        Args:
+            batch: A column for each field of a row type, otherwise one column `value`.
+        """
+        return None
 
 
 class DeserializationSchema(ABC):
@@ -87,6 +100,20 @@ class DeserializationSchema(ABC):
         """
         element = self.deserialize(message)
         return () if element is None else (element,)
+
+    def deserialize_batch(self, messages: Sequence[bytes]) -> pa.RecordBatch | None:
+        """Return the elements of many messages as columns; None to have each message passed to `deserialize_all`.
+
+        The default is None. Override it where columns are faster, and return None wherever an element would not be
+        the one of `deserialize_all`, also if that would raise.
+
+        Args:
+            messages: The bytes of each message.
+
+        Returns:
+            One row for each message, in order, in the Arrow columns of `get_produced_type`.
+        """
+        return None
 
     @abstractmethod
     def get_produced_type(self) -> TypeInformation:

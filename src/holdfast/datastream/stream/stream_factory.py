@@ -14,7 +14,7 @@ from holdfast.datastream.stream.keyed_stream import KeyedStream
 from holdfast.datastream.stream.operation import bound_function, declared_type
 from holdfast.datastream.stream.windowed import AllWindowedStream, WindowedStream
 from holdfast.errors import ConfigurationError
-from holdfast.kernel.watermark import WatermarkStrategy
+from holdfast.kernel.watermark import ColumnTimestampAssigner, WatermarkStrategy
 from holdfast.runtime.function.source import AlignedSource, EpochGate, SplitInput
 from holdfast.runtime.function.user_function import (
     CoGroupFunction,
@@ -213,7 +213,7 @@ def elements_of(
     elements = rows if read is None else read
     column = source.timestamp_column()
     if column is not None:
-        stamping = WatermarkStrategy.no_watermarks().with_timestamp_assigner(lambda row, _: row[column])
+        stamping = WatermarkStrategy.no_watermarks().with_timestamp_assigner(ColumnTimestampAssigner(column))
         elements = elements.assign_timestamps_and_watermarks(stamping)
     decoder = source.decoder()
     if decoder is not None:

@@ -149,6 +149,12 @@ class EpochDescriptor:
     generators: Generators = field(default_factory=dict)
     merges: TaskMerges = field(default_factory=dict)
 
+    def at(self, processing_time: int, event_time: EventTime) -> EpochDescriptor:
+        """Return the same epoch at another time. For each step and round of a real-time task: `replace` is too slow."""
+        copy = object.__new__(EpochDescriptor)
+        copy.__dict__.update(self.__dict__, processing_time=processing_time, event_time=event_time)
+        return copy
+
     def state_of(self, uid: str, subtask: int) -> OperatorSnapshot | None:
         """Return the operator state with which a subtask begins, None if it has none."""
         states = self.operator_states.get(uid, ())

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import pyarrow as pa
 
 from holdfast.kernel.watermark import WatermarkAlignment
+from holdfast.types.type_information import TypeInformation
 
 _CLOSED: Final = "closed"
 _MORE: Final = "more"
@@ -97,6 +98,23 @@ class SplitInput(ABC):
             newest: Time of the newest file that was read, in milliseconds since 1970; None if there is none.
         """
         return None
+
+
+class BatchDecoder(ABC):
+    """A function that makes elements of the rows of a source, and can do so by columns."""
+
+    @property
+    @abstractmethod
+    def produced_type(self) -> TypeInformation:
+        """The type of the elements."""
+
+    @abstractmethod
+    def decode(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array | None] | None:
+        """Return the elements of rows, at most one for each row, and which rows have one; None for all.
+
+        Returns:
+            None if the function has to be called with each row.
+        """
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,8 @@ _SMALLEST_WINDOW: Final = 2
 _LARGEST_WINDOW: Final = 1024
 _GRANT_SECONDS: Final = 0.05
 _SOURCE_PAUSE: Final = 0.002
+_LONGEST_CREDIT_WAIT: Final = 0.05
+"""Seconds for which a task waits for credit, which comes as a message, before it does what is due."""
 _SILENT_SECONDS: Final = 0.1
 """Seconds after which a source without elements is polled less often."""
 _SILENT_WAIT: Final = 0.05
@@ -404,7 +406,7 @@ class RealTimeTask:
     def _set_time(self) -> None:
         """Let the steps see the current time, and the watermarks of the round before."""
         times = StreamEventTime(self._epoch.event_time, self._watermarks, {})
-        now = replace(self._epoch, processing_time=self._now(), event_time=times)
+        now = self._epoch.at(self._now(), times)
         for executor in self._task.executors:
             executor.set_time(now)
 
@@ -416,7 +418,7 @@ class RealTimeTask:
         for executor in self._task.executors:
             current = dict(zip(self._clocks, self._current(), strict=True))
             times = StreamEventTime(self._epoch.event_time, self._watermarks, current)
-            executor.set_time(replace(self._epoch, processing_time=self._now(), event_time=times))
+            executor.set_time(self._epoch.at(self._now(), times))
             self._task.end_of_input(executor, {})
             step = executor.step
             self._watermarks[step.uid] = times.after(step.uid, step.clocks, {})
@@ -554,8 +556,11 @@ class RealTimeTask:
         self._byte_seconds += _RECENT * (seconds / size - self._byte_seconds)
 
     def _wait_for_credit(self) -> None:
+        seconds = self._flush_interval.seconds if self._has_waiting else _LONGEST_CREDIT_WAIT
+        timer = self._next_timer()
         with suppress(queue.Empty):
-            self._handle(self._meter.get(self._inbox, self._flush_interval.seconds, is_back_pressured=True))
+            wait = seconds if timer is None else min(seconds, timer)
+            self._handle(self._meter.get(self._inbox, wait, is_back_pressured=True))
 
     def _grant(self, gate: InputGate) -> None:
         """Grant producers what this task processes in a fifth of a second, when half of that is used or it is time."""

@@ -34,7 +34,7 @@ from holdfast.runtime.exchange.layout import Chunk
 from holdfast.runtime.exchange.stage_message import EpochDescriptor
 from holdfast.runtime.exchange.task_report import StepReport
 from holdfast.runtime.function.sink import SEND_ERRORS, RefusedElementError, WriterContext, WriterInitContext, owner_of
-from holdfast.runtime.function.source import SplitInput
+from holdfast.runtime.function.source import BatchDecoder, SplitInput
 from holdfast.runtime.graph.event_time import Observed
 from holdfast.runtime.graph.plan import Step
 from holdfast.runtime.operator import OperatorSubtask, user_error
@@ -155,6 +155,9 @@ class OperatorExecutor(StepExecutor):
         super().__init__(step, subtask.info.subtask)
         self._operator = subtask
         self._base_state = base_state
+        function = subtask.function
+        is_decoder = isinstance(function, BatchDecoder) and function.produced_type == step.output_type
+        self._decode = function.decode if is_decoder else None
 
     def set_time(self, epoch: EpochDescriptor) -> None:
         self._operator.info.checkpoint_id = epoch.notifications.next_id
@@ -179,7 +182,15 @@ class OperatorExecutor(StepExecutor):
 
     def accept(self, chunk: Chunk) -> Chunk:
         self.records_in += len(chunk)
-        return self._emitted(self._operator.process(chunk.elements, timestamps=chunk.timestamps))
+        decoded = None if self._decode is None or chunk.columns is None else self._decode(chunk.columns)
+        if decoded is None:
+            return self._emitted(self._operator.process(chunk.elements, timestamps=chunk.timestamps))
+        batch, has_element = decoded
+        self.records_out += batch.num_rows
+        timestamps = chunk.timestamps
+        if timestamps is not None and has_element is not None:
+            timestamps = timestamps.filter(has_element)
+        return Chunk(self.step.output_type, self.step.uid, batch=batch, timestamps=timestamps)
 
     def accept_second(self, chunk: Chunk) -> Chunk:
         self.records_in += len(chunk)
@@ -409,9 +420,12 @@ class SinkExecutor(StepExecutor):
         before = None if kept is None else kept.get(step.uid)
         self._writer = before or self._guard("opening the writer", step.sink.create_writer, context)
         self._write_batch = getattr(self._writer, "write_batch", None)
+        # Of the sinks of Holdfast that need columns and timestamps; it may leave the elements to `write`.
+        self._write_columns = getattr(self._writer, "write_columns", None)
         self._letters: list[Any] = []
         self._timestamps: list[int | None] = []
         self._is_flushed = False
+        self._element: Any = None
 
     def set_time(self, epoch: EpochDescriptor) -> None:
         self._epoch = epoch
@@ -420,7 +434,8 @@ class SinkExecutor(StepExecutor):
     def accept(self, chunk: Chunk) -> None:
         self.records_in += len(chunk)
         self._is_flushed = False
-        for piece in [chunk] if self._write_batch is None else chunk.split_for_arrow():
+        is_whole = self._write_batch is None and self._write_columns is None
+        for piece in [chunk] if is_whole else chunk.split_for_arrow():
             self._accept_part(piece)
 
     def _accept_part(self, chunk: Chunk) -> None:
@@ -448,16 +463,25 @@ class SinkExecutor(StepExecutor):
             for begin, end in ((0, half), (half, batch.num_rows)):
                 self._accept_part(chunk.slice(begin, end - begin))
         else:
-            self._write_elements(chunk)
+            if self._write_columns is None or not self._guard(
+                "writing", self._write_columns, chunk.batch, chunk.timestamps
+            ):
+                self._write_elements(chunk)
 
     def _write_elements(self, chunk: Chunk) -> None:
-        write, context = self._writer.write, self._context
-        for element, timestamp in zip(chunk.elements, iterate_timestamps(chunk.timestamps), strict=False):
-            context.element_timestamp = timestamp
+        rest = zip(chunk.elements, iterate_timestamps(chunk.timestamps), strict=False)
+        while True:
             try:
-                self._guard("writing", write, element, context)
+                self._guard("writing", self._write_each, rest)
+                return
             except _REFUSED as error:
-                self._refuse(element, timestamp, error)
+                self._refuse(self._element, self._context.element_timestamp, error)
+
+    def _write_each(self, elements: Iterator[tuple[Any, int | None]]) -> None:
+        write, context = self._writer.write, self._context
+        for element, timestamp in elements:
+            self._element, context.element_timestamp = element, timestamp
+            write(element, context)
 
     def _refuse(self, element: Any, timestamp: int | None, error: Exception) -> None:
         if self.step.dead_letters is None:

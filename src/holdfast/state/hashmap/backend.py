@@ -93,6 +93,7 @@ class LoadedState:
         before_own: The same without the run that the last task wrote; None if no task has written one since the state
             was updated to a version.
         flushed: The slots in that run; None without one.
+        is_complete: Whether all keys with state are loaded, so that runs have nothing for new keys.
     """
 
     def __init__(self, codec: KeyCodec) -> None:
@@ -102,6 +103,7 @@ class LoadedState:
         self.content = Lineage()
         self.before_own: Lineage | None = None
         self.flushed: Cells | None = None
+        self.is_complete = False
         self._empty_slots: Cells = np.empty(0, np.int64)
         self._seen = 0
 
@@ -141,7 +143,7 @@ class LoadedState:
         """
         wanted = None
         for column in columns:
-            found = slices.get(column.layout.name, ())
+            found = () if self.is_complete else slices.get(column.layout.name, ())
             column.cover(len(self.keys))
             if found:
                 wanted = self._wanted(np.arange(start, len(self.keys))) if wanted is None else wanted
@@ -161,6 +163,7 @@ class LoadedState:
         Args:
             slices: Rows of each state in the newer runs, newest first.
         """
+        self.is_complete = False
         for name, column in list(self.columns.items()):
             missed = slices.get(name, ())
             if not all(column.layout.can_read(segment_slice.segment.entry.schema) for segment_slice in missed):
@@ -183,6 +186,7 @@ class LoadedState:
 
     def reload(self, slots: Cells, slices: Slices) -> None:
         """Load the cells of some slots again, from all runs of the version."""
+        self.is_complete = False
         for name, column in list(self.columns.items()):
             rows = slices.get(name, ())
             if not all(column.layout.can_read(segment_slice.segment.entry.schema) for segment_slice in rows):
@@ -350,6 +354,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         if store is None:
             store = LoadedState(self.key_codec)
             store.set_content(version.lineage)
+            store.is_complete = not version.runs
         self._start(store, reader)
         for service in self._services.values():
             service.open(reader.runs[::-1], self.key_group_range)
@@ -423,6 +428,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
             # Renumbering takes time, so it is only worth it if it evicts many keys.
             if 2 * len(changed) < len(store):
                 store.keep(changed)
+                store.is_complete = False
                 store.set_content(store.content)
         self.slot = NoCurrentKey()
         self._next_check = len(store) + max(_KEYS_BETWEEN_CHECKS, len(store))
@@ -479,6 +485,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         if name in self._handles:
             raise StateError(f"State {name!r} is declared by the program, so it cannot be removed.")
         self._loaded.columns.pop(name, None)  # an earlier program in this process may have loaded it
+        self._loaded.is_complete = False
         if self._reader is not None:
             self._removals.remove(name, self._reader)
 

@@ -195,6 +195,11 @@ class KafkaConnection:
             # client, and if the garbage collector finalizes the client in that thread, the process aborts.
             raise KafkaException(self.authentication_errors[0])
 
+    def forget_errors(self) -> None:
+        """Forget the errors of earlier operations."""
+        self.authentication_errors.clear()
+        self.connection_errors.clear()
+
     def has_timed_out(self, last_progress: float) -> bool:
         """Return whether an operation has timed out; after a failed authentication it does so earlier.
 
@@ -254,6 +259,10 @@ def error_text(error: BaseException | KafkaError | None) -> str:
     return str(error)
 
 
+CLIENT_ERRORS: Final = (KafkaException, BufferError)
+"""What the client raises if it fails."""
+
+
 @contextmanager
 def translate_errors(operation: str, connection: KafkaConnection) -> Iterator[None]:
     """Translate errors of the client into errors that name the operation and the brokers.
@@ -266,18 +275,24 @@ def translate_errors(operation: str, connection: KafkaConnection) -> Iterator[No
         StorageError: The client has failed.
         ConfigurationError: The cluster rejects the authentication or the operation.
     """
-    connection.authentication_errors.clear()
-    connection.connection_errors.clear()
+    connection.forget_errors()
     try:
         yield
-    except (KafkaException, BufferError) as error:
-        rejection = connection.authentication_errors[0] if connection.authentication_errors else None
-        text = f"{operation[0].upper()}{operation[1:]} failed: {error_text(rejection or error)}. "
-        text += f"The brokers are {connection.servers!r}."
-        if rejection is not None:
-            raise ConfigurationError(f"{text} {_advice(rejection)}") from error
-        if isinstance(error, KafkaException) and error.args[0].code() in AUTHORIZATION_CODES:
-            raise ConfigurationError(f"{text} They do not allow this user to do that: grant it.") from error
-        if connection.connection_errors:
-            text += f" The client's last error: {error_text(connection.connection_errors[0])}."
-        raise StorageError(text) from error
+    except CLIENT_ERRORS as error:
+        raise translated_error(error, operation, connection) from error
+
+
+def translated_error(
+    error: KafkaException | BufferError, operation: str, connection: KafkaConnection
+) -> StorageError | ConfigurationError:
+    """Return the error that `translate_errors` raises, with what the client has reported since `forget_errors`."""
+    rejection = connection.authentication_errors[0] if connection.authentication_errors else None
+    text = f"{operation[0].upper()}{operation[1:]} failed: {error_text(rejection or error)}. "
+    text += f"The brokers are {connection.servers!r}."
+    if rejection is not None:
+        return ConfigurationError(f"{text} {_advice(rejection)}")
+    if isinstance(error, KafkaException) and error.args[0].code() in AUTHORIZATION_CODES:
+        return ConfigurationError(f"{text} They do not allow this user to do that: grant it.")
+    if connection.connection_errors:
+        text += f" The client's last error: {error_text(connection.connection_errors[0])}."
+    return StorageError(text)

@@ -8,12 +8,20 @@ shards of an epoch appear one after the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
+
+import pyarrow as pa
 
 from holdfast.datastream.connectors.base import DeliveryGuarantee
 from holdfast.datastream.connectors.kafka import records
-from holdfast.datastream.connectors.kafka.client import BOOTSTRAP_SERVERS, KafkaConnection, translate_errors
+from holdfast.datastream.connectors.kafka.client import (
+    BOOTSTRAP_SERVERS,
+    CLIENT_ERRORS,
+    KafkaConnection,
+    translate_errors,
+    translated_error,
+)
 from holdfast.datastream.connectors.kafka.kafka_committer import (
     PlainCommitter,
     RecordProducer,
@@ -28,6 +36,7 @@ from holdfast.datastream.connectors.kafka.markers import (
 )
 from holdfast.datastream.connectors.kafka.records import (
     DEFAULT_MAX_MESSAGE_BYTES,
+    KafkaRecord,
     KafkaRecordSerializationSchema,
     RecordLimits,
     RecordStaging,
@@ -46,6 +55,7 @@ from holdfast.runtime.function.sink import (
     WriterInitContext,
 )
 from holdfast.storage.job_directory import FileName
+from holdfast.types.arrow import Timestamps
 
 logger = get_logger(__name__)
 
@@ -194,6 +204,7 @@ class RecordSender(SinkWriter):
     ) -> None:
         self._schema = schema
         self._uid = context.uid
+        self._sending = f"sending the records of {context.uid!r}"
         self._connection = connection
         self._is_needed = guarantee is not DeliveryGuarantee.NONE
         linger = {} if "linger.ms" in connection.properties else {"linger.ms": _LINGER_MS}
@@ -207,8 +218,32 @@ class RecordSender(SinkWriter):
             RefusedElementError: The element cannot be converted to a record.
             StorageError: The cluster rejected a record.
         """
-        record = serialize_record(self._schema, element, context.timestamp())
-        self._guarded(lambda: self._producer.send((record,)))
+        self._send(iter((serialize_record(self._schema, element, context.timestamp()),)))
+
+    def write_columns(self, batch: pa.RecordBatch, timestamps: Timestamps | None) -> bool:
+        """Pass many records to the client; return False if `write` has to be called with each element.
+
+        Raises:
+            StorageError: The cluster rejected a record.
+        """
+        records = self._schema.serialize_batch(batch, timestamps)
+        if records is None:
+            return False
+        self._send(iter(records))
+        return True
+
+    def _send(self, records: Iterator[KafkaRecord]) -> None:
+        """Send records; one that is dropped does not keep those behind it from being sent."""
+        while True:
+            try:
+                self._producer.send(records)
+                return
+            except StorageError as error:
+                self._drop_or_raise(error)
+            except CLIENT_ERRORS as error:
+                failure = translated_error(error, self._sending, self._connection)
+                failure.__cause__ = error
+                self._drop_or_raise(failure)
 
     def flush(self, end_of_input: bool) -> None:
         """Wait until the cluster has acknowledged all records. Blocks.
@@ -218,11 +253,12 @@ class RecordSender(SinkWriter):
             StorageError: The cluster rejected a record, or did not take it in time.
         """
         try:
-            self._guarded(self._producer.flush)
+            with translate_errors(self._sending, self._connection):
+                self._producer.flush()
         except StorageError as error:
-            if self._producer.keeps_all:
+            if self._is_needed and self._producer.keeps_all:
                 raise CheckpointDeclinedError(f"{error} Its records are sent on.") from error
-            raise
+            self._drop_or_raise(error)
 
     def close(self) -> None:
         self._producer.close()
@@ -230,14 +266,10 @@ class RecordSender(SinkWriter):
     def abort(self) -> None:
         self._producer.close()
 
-    def _guarded(self, send: Callable[[], None]) -> None:
-        try:
-            with translate_errors(f"sending the records of {self._uid!r}", self._connection):
-                send()
-        except StorageError as error:
-            if self._is_needed:
-                raise
-            logger.warning("records of %r were dropped: %s", self._uid, error)
+    def _drop_or_raise(self, error: Exception) -> None:
+        if self._is_needed or not isinstance(error, StorageError):
+            raise error
+        logger.warning("records of %r were dropped: %s", self._uid, error)
 
 
 class _PlainOrTransactionalCommitter(PlainCommitter):

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+import pyarrow as pa
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as Partition
 
@@ -32,7 +33,7 @@ from holdfast.datastream.connectors.kafka.topic_ranges import (
 from holdfast.datastream.connectors.kafka.topic_splits import TopicSplits
 from holdfast.errors import ConfigurationError, StorageError
 from holdfast.kernel.secret import get_logger
-from holdfast.runtime.function.source import EpochGate, SourceListener, SourceStatistics, SplitSource
+from holdfast.runtime.function.source import BatchDecoder, EpochGate, SourceListener, SourceStatistics, SplitSource
 from holdfast.runtime.function.user_function import (
     FlatMapFunction,
     FlatMapLike,
@@ -266,11 +267,22 @@ class KafkaSource(Source):
         return function, self._deserializer.get_produced_type()
 
 
-class _ValueDecoder(FlatMapFunction):
+class _ValueDecoder(FlatMapFunction, BatchDecoder):
     NAME_IN_UIDS: ClassVar = "_Values"
 
     def __init__(self, schema: DeserializationSchema) -> None:
         self._schema = schema
+
+    @property
+    def produced_type(self) -> TypeInformation:
+        return self._schema.get_produced_type()
+
+    def decode(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array | None] | None:
+        values = batch.column(batch.schema.get_field_index("value"))
+        present = values.is_valid() if values.null_count else None
+        kept = values if present is None else values.filter(present)
+        decoded = self._schema.deserialize_batch(kept.to_pylist())
+        return None if decoded is None else (decoded, present)
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._schema.open()
@@ -291,7 +303,7 @@ class _ValueDecoder(FlatMapFunction):
             ) from error
 
 
-class _DeadLetterDecoder(ProcessFunction):
+class _DeadLetterDecoder(ProcessFunction, BatchDecoder):
     """Decodes values, and sends records that cannot be read to a side output."""
 
     NAME_IN_UIDS: ClassVar = "_ReadableValues"
@@ -299,6 +311,13 @@ class _DeadLetterDecoder(ProcessFunction):
     def __init__(self, values: _ValueDecoder, dead_letters: OutputTag) -> None:
         self._values = values
         self._tag = dead_letters
+
+    @property
+    def produced_type(self) -> TypeInformation:
+        return self._values.produced_type
+
+    def decode(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array | None] | None:
+        return self._values.decode(batch)
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._values.open(runtime_context)

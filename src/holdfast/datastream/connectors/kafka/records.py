@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from itertools import repeat
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ from holdfast.runtime.function.sink import (
     WriterContext,
     WriterInitContext,
 )
+from holdfast.types.arrow import Timestamps, iterate_timestamps
 from holdfast.types.serialization import SerializationSchema
 
 Headers = Iterable[tuple[str, bytes | None]]
@@ -128,20 +130,46 @@ class KafkaRecordSerializationSchema:
             ValueError: The record cannot be sent.
             TypeError: Key, value or a header is not bytes.
         """
-        topic = self._topic if isinstance(self._topic, str) else self._topic(element)
-        if not isinstance(topic, str) or not _TOPIC.fullmatch(topic) or topic in (".", ".."):
-            raise ValueError(f"{topic!r} is not a valid name of a Kafka topic")
+        topic = self._topic
+        if not isinstance(topic, str):
+            topic = topic(element)
+            if not isinstance(topic, str) or not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+                raise ValueError(f"{topic!r} is not a valid name of a Kafka topic")
         key = None if self._key is None else self._key.serialize(element)
         value = None if self._value is None else self._value.serialize(element)
         for name, written in (("key", key), ("value", value)):
             if written is not None and not isinstance(written, bytes):
                 raise TypeError(f"the {name} of a Kafka record must be bytes or None, not {type(written).__name__}")
         headers = () if self._headers is None else _check_headers(self._headers(element))
-        partition = -1 if self._partitioner is None else self._partitioner(element)
-        if isinstance(partition, bool) or not isinstance(partition, int) or not -1 <= partition < 2**31:
-            raise ValueError(f"{partition!r} is not a valid partition of a Kafka topic")
-        at = timestamp if timestamp is not None and timestamp >= 0 else -1
-        return KafkaRecord(topic, key, value, headers, partition, at)
+        partition = -1
+        if self._partitioner is not None:
+            partition = self._partitioner(element)
+            if isinstance(partition, bool) or not isinstance(partition, int) or not -1 <= partition < 2**31:
+                raise ValueError(f"{partition!r} is not a valid partition of a Kafka topic")
+        return KafkaRecord(topic, key, value, headers, partition, _sent_time(timestamp))
+
+    def serialize_batch(self, batch: pa.RecordBatch, timestamps: Timestamps | None) -> list[KafkaRecord] | None:
+        """Convert elements to records by columns; None if they have to be converted one by one.
+
+        Args:
+            batch: A column for each field of a row type, otherwise one column `value`.
+            timestamps: The event times; None if the elements have none.
+        """
+        if not isinstance(self._topic, str) or self._headers is not None or self._partitioner is not None:
+            return None
+        parts = []
+        for schema in (self._key, self._value):
+            written = [None] * batch.num_rows if schema is None else schema.serialize_batch(batch)
+            if written is None:
+                return None
+            parts.append(written)
+        times = repeat(-1) if timestamps is None else map(_sent_time, iterate_timestamps(timestamps))
+        fields = zip(repeat(self._topic), *parts, repeat(()), repeat(-1), times, strict=False)
+        return list(map(KafkaRecord._make, fields))
+
+
+def _sent_time(timestamp: int | None) -> int:
+    return timestamp if timestamp is not None and timestamp >= 0 else -1
 
 
 class KafkaRecordSerializationSchemaBuilder:
@@ -469,17 +497,34 @@ class RecordStaging(SinkWriter):
             StorageError: The serializer cannot reach a service that it needs, such as a schema registry.
         """
         record = serialize_record(self._schema, element, context.timestamp())
-        size = _RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
-        if record.headers:
-            size += sum(len(name) + len(value or b"") + 8 for name, value in record.headers)
+        size = _size_of(record)
+        reason = self._rejection_reason(record, size)
+        if reason is not None:
+            raise RefusedElementError(reason)
+        self._stage(record, size)
+
+    def write_columns(self, batch: pa.RecordBatch, timestamps: Timestamps | None) -> bool:
+        """Stage many elements; return False, and stage none, if `write` has to be called with each of them."""
+        records = self._schema.serialize_batch(batch, timestamps)
+        if records is None:
+            return False
+        sizes = list(map(_size_of, records))
+        if any(self._rejection_reason(record, size) for record, size in zip(records, sizes, strict=True)):
+            return False
+        for record, size in zip(records, sizes, strict=True):
+            self._stage(record, size)
+        return True
+
+    def _rejection_reason(self, record: KafkaRecord, size: int) -> str | None:
         if size > self._largest:
-            raise RefusedElementError(
+            return (
                 f"its record has {size} bytes, but Kafka accepts at most {self._largest}: make it smaller, or raise "
                 "message.max.bytes of the sink, and of the brokers or max.message.bytes of the topic"
             )
         limits = self._limits.get(record.topic)
-        if limits is not None and (reason := limits.rejection_reason(record, size, self._now, self._compressor)):
-            raise RefusedElementError(reason)
+        return None if limits is None else limits.rejection_reason(record, size, self._now, self._compressor)
+
+    def _stage(self, record: KafkaRecord, size: int) -> None:
         self._records.append(record)
         self._bytes += size
         if self._bytes >= _BYTES or len(self._records) >= _ROWS:
@@ -504,6 +549,13 @@ class RecordStaging(SinkWriter):
         arrays = [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)]
         self._file.write_batch(pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA))
         self._records, self._bytes = [], 0
+
+
+def _size_of(record: KafkaRecord) -> int:
+    size = _RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
+    if record.headers:
+        size += sum(len(name) + len(value or b"") + 8 for name, value in record.headers)
+    return size
 
 
 def read_staged_records(path: str) -> Iterator[KafkaRecord]:
