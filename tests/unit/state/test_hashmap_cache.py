@@ -16,6 +16,7 @@ from holdfast.state import (
     ValueStateDescriptor,
 )
 from holdfast.state.options import HASHMAP_MEMORY
+from holdfast.state.probe import KeyProbe
 from holdfast.state.version_reader import STATE_CACHE, StateCache
 from holdfast.testing.state_contract.state_access_contract import JOB, StateEpochs, WindowSerializer
 from holdfast.testing.state_contract.state_evolution_contract import CodeSerializer, PriceSerializer
@@ -101,6 +102,21 @@ def test_following_reads_only_the_keys_that_are_known(epochs, elsewhere):
         pass
     assert sorted(kept().keys) == ["a", "b"]
     assert epochs.values(["a", "b", "c"], COUNT) == [2, 1, 3]
+
+
+def test_new_keys_are_looked_up_only_where_runs_may_have_them(epochs, elsewhere, monkeypatch):
+    looked_up = []
+    find = KeyProbe.find
+    monkeypatch.setattr(KeyProbe, "find", lambda probe, *rows: looked_up.append(1) or find(probe, *rows))
+    set_count(epochs, a=1)
+    set_count(epochs, a=2, b=1)
+    set_count(epochs, a=3, c=1)
+    assert not looked_up  # the process has seen every key since the state was empty
+    with elsewhere:
+        set_count(epochs, d=4)
+    set_count(epochs, a=4, e=1)
+    assert looked_up
+    assert epochs.values("abcde", COUNT) == [4, 1, 1, 4, 1]
 
 
 def test_a_list_that_was_replaced_elsewhere_is_replaced_here(epochs, elsewhere):

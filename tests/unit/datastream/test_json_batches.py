@@ -1,0 +1,151 @@
+"""Many JSON messages at once, read and written by columns, are what one message after the other gives."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.common import Types
+from holdfast.datastream.connectors.kafka import KafkaRecordSerializationSchema
+from holdfast.datastream.formats import json as of_json
+from holdfast.datastream.formats.json import JsonRowDeserializationSchema, JsonRowSerializationSchema
+from holdfast.types.arrow import batch_to_elements, elements_to_batch
+from tests.examples import examples
+from tests.unit.datastream.test_json_lines import COLUMNS, MESSAGES, OBJECTS
+
+MANY = 100
+USUAL = [b'{"n": %d, "word": "w%d"}' % (n, n) for n in range(MANY)]
+
+
+def by_columns(messages: list[bytes]) -> list[Any] | None:
+    batch = MESSAGES.deserialize_batch(messages)
+    return None if batch is None else batch_to_elements(batch, MESSAGES.get_produced_type())
+
+
+def test_usual_messages_are_read_by_columns() -> None:
+    assert by_columns(USUAL) == [MESSAGES.deserialize(message) for message in USUAL]
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(st.lists(OBJECTS, min_size=1, max_size=4))
+def test_rows_are_those_of_single_messages(rows: list[Any]) -> None:
+    messages = [*USUAL, *(json.dumps(row).encode() for row in rows)]
+    found = by_columns(messages)
+    if found is not None:
+        assert found == [MESSAGES.deserialize(message) for message in messages]
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [b""], [b" "], [b"null"], [b"[]"], [b'{"n": 1} {"n": 2}', b""], [b'{"n": 1}\n{"n": 2}', b""],
+        [b'{"n": 1},{"n": 2}'], [b'{"days": [', b"]}"], [b'{"place": {}', b"}"], [b'{"n":\n1}'], [b'{"n": NaN}'],
+        ['{"n": 1}'.encode("utf-16")], [b'{"word": "\xff"}'], [b'{"n": 1}\r\n{"n": 2}', b"\r"],
+    ],
+)  # fmt: skip
+def test_messages_that_are_not_one_object_each_are_left_to_single_reads(messages: list[bytes]) -> None:
+    for at in (0, 50, MANY):
+        assert by_columns([*USUAL[:at], *messages, *USUAL[at:]]) is None
+
+
+def test_few_messages_and_strict_schemas_are_read_one_by_one() -> None:
+    strict = JsonRowDeserializationSchema.builder().type_info(COLUMNS).fail_on_missing_field().build()
+    assert MESSAGES.deserialize_batch(USUAL[:2]) is None
+    assert strict.deserialize_batch(USUAL) is None
+
+
+def test_a_schema_that_extends_ours_gets_each_message_itself() -> None:
+    class Doubled(JsonRowDeserializationSchema):
+        def deserialize(self, message: bytes) -> Any:
+            n, *rest = super().deserialize(message)
+            return (2 * n, *rest)
+
+    class Shouted(JsonRowSerializationSchema):
+        def serialize(self, element: Any) -> bytes:
+            return super().serialize(element).upper()
+
+    doubled = Doubled(MESSAGES.get_produced_type(), fails_on_missing=False, ignores_errors=False)
+    shouted = Shouted(Types.ROW_NAMED(["n"], [Types.LONG()]))
+    assert doubled.deserialize_batch(USUAL) is None
+    assert shouted.serialize_batch(pa.record_batch({"n": pa.array([1])})) is None
+
+
+# Writing
+
+KINDS: dict[str, st.SearchStrategy[Any]] = {
+    "tinyint": st.integers(-128, 127), "bigint": st.integers(-(2**63), 2**63 - 1), "boolean": st.booleans(),
+    "string": st.text(max_size=8), "double": st.floats(), "float": st.floats(width=32), "date": st.dates(),
+    "timestamp_ntz": st.datetimes(), "time": st.times(), "binary": st.binary(max_size=4),
+    "decimal(10, 2)": st.decimals(-(10**6), 10**6, places=2), "array<int>": st.lists(st.integers(0, 9), max_size=2),
+    "struct<a: int, b: string>": st.tuples(st.integers(0, 9), st.text(max_size=3)),
+}  # fmt: skip
+NAMES = ["n", "%s", 'a "quoted" name', "größe", "100%"]
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[Any, list[Any]]:
+    kinds = draw(st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=len(NAMES)))
+    row_type = Types.ROW_NAMED(NAMES[: len(kinds)], [of_kind(kind) for kind in kinds])
+    rows = draw(st.lists(st.tuples(*(st.none() | KINDS[kind] for kind in kinds)), min_size=1, max_size=4))
+    return row_type, rows
+
+
+def of_kind(kind: str) -> Any:
+    return JsonRowSerializationSchema.builder().with_type_info(f"v {kind}").build()._type.types[0]
+
+
+def written(schema: JsonRowSerializationSchema, row: Any) -> bytes | None:
+    try:
+        return schema.serialize(row)
+    except ValueError:
+        return None
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(tables())
+def test_what_is_written_by_columns_is_what_single_rows_give(table: tuple[Any, list[Any]]) -> None:
+    row_type, rows = table
+    schema = JsonRowSerializationSchema(row_type)
+    singly = [written(schema, row) for row in rows]
+    together = schema.serialize_batch(elements_to_batch(rows, row_type, "rows"))
+    if together is not None:
+        assert together == singly
+    for row, text in zip(rows, singly, strict=True):
+        if text is not None:
+            assert text == former_text(row_type, row)
+
+
+def former_text(row_type: Any, row: Any) -> bytes:
+    """How each row was written before writers were made once for a type."""
+    numbers, adopted = of_json.json_number_formatter(row_type), row_type.adopt(row)
+    return of_json.flink_json_text(adopted if numbers is None else numbers(adopted)).encode()
+
+
+def test_flat_rows_are_written_by_columns() -> None:
+    row_type = Types.ROW_NAMED(["word", "n", "ok"], [Types.STRING(), Types.LONG(), Types.BOOLEAN()])
+    batch = elements_to_batch([("kelp", 7, True), (None, None, None), ('"\n', -1, False)], row_type, "rows")
+    assert JsonRowSerializationSchema(row_type).serialize_batch(batch) == [
+        b'{"word":"kelp","n":7,"ok":true}',
+        b'{"word":null,"n":null,"ok":null}',
+        b'{"word":"\\"\\n","n":-1,"ok":false}',
+    ]
+
+
+def test_records_of_columns_are_those_of_rows() -> None:
+    row_type = Types.ROW_NAMED(["word", "n"], [Types.STRING(), Types.LONG()])
+    values = JsonRowSerializationSchema(row_type)
+    rows: list[tuple[Any, ...]] = [("kelp", 7), ("cod", None)]
+    batch = elements_to_batch(rows, row_type, "rows")
+    builder = KafkaRecordSerializationSchema.builder().set_topic("counts").set_value_serialization_schema(values)
+    schema = builder.build()
+    times = [1_000, None]
+    singly = [schema.serialize(row, at) for row, at in zip(rows, times, strict=True)]
+    assert schema.serialize_batch(batch, pa.array(times, pa.int64())) == singly
+    assert schema.serialize_batch(batch, None) == [schema.serialize(row, None) for row in rows]
+    keyed = builder.set_key_serialization_schema(lambda row: row[0]).build()
+    assert keyed.serialize_batch(batch, None) is None  # a function gets the rows
