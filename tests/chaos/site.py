@@ -30,6 +30,7 @@ _OPTIONS_OF: Final = {
     REAL_TIME: {  # has a checkpoint each interval, also without input, so half as long for as many files
         "execution.trigger": "real-time",
         "execution.checkpointing.interval": "500 ms",
+        "execution.checkpointing.max-concurrent-checkpoints": "3",  # they overlap while the machine is busy
         "execution.checkpointing.cleaner.grace-period": "10 s",
     },
 }
