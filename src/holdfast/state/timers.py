@@ -422,6 +422,9 @@ class TimerQueue:
         self._codec = codec
         self._namespace = namespace
         self._max_parallelism = 1
+        none = np.empty(0, np.int64)
+        keys = pa.array([], codec.storage_type)
+        self._nothing = TimerRows(none.view(np.uint64), none, keys, none, none.astype(np.int8))
         self._runs: Sequence[RunReader] = ()
         self._key_groups = KeyGroupRange.EMPTY
         self._reset()
@@ -551,7 +554,7 @@ class TimerQueue:
         self._has_fired_stored |= bool(stored) or self._least_replaced <= through
         parts = [*stored, *columns]
         if not parts:
-            return self._no_rows()
+            return self._nothing
         rows = TimerRows.together(parts)
         due = rows.newest(self._codec) if columns else np.arange(len(rows))
         due = due[rows.ops[due] == _PUT]
@@ -638,7 +641,7 @@ class TimerQueue:
         It is empty if only timers of runs have fired: then the run must record the time up to which they have.
         """
         self._consolidate()
-        rows = self._columns[0] if self._columns else self._no_rows()
+        rows = self._columns[0] if self._columns else self._nothing
         if self.fired_through is not None:
             # `fired_through` already makes older rows up to that time obsolete.
             rows = rows.where((rows.ops == _PUT) | (rows.times > self.fired_through))
@@ -713,11 +716,6 @@ class TimerQueue:
             kept = newest[newest < len(stored)]
             self._least_replaced = min([self._least_replaced, *np.delete(stored.times, kept).tolist()])
             self._from_runs = [stored.take(kept)]
-
-    def _no_rows(self) -> TimerRows:
-        none = np.empty(0, np.int64)
-        keys = pa.array([], self._codec.storage_type)
-        return TimerRows(none.view(np.uint64), none, keys, none, none.astype(np.int8))
 
     def _no_names(self, count: int) -> Names:
         return np.full(count, self._names.number(b""), np.int64)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 from typing import Any, Final
 
@@ -352,6 +353,7 @@ _ROWS: Final = 20_000
 _WORTH_A_STEP: Final = 5_000
 """Messages with fewer elements on average are combined before a step gets them."""
 
+_FREQUENT: Final = 8
 _MESSAGE_BYTES: Final = 4 << 20
 _HELD_FOR_A_TASK: Final = 2 << 20
 _HELD: Final = 32 << 20
@@ -370,6 +372,7 @@ class MessageLayout:
 
     def __init__(self, edges: Sequence[Edge]) -> None:
         self.edges = tuple(edges)
+        self.edge_schemas = [edge_schema(edge) for edge in self.edges]
         self._schemas = [message_schema(edge) for edge in self.edges]
         self._order = sorted(range(len(self.edges)), key=lambda number: not self.edges[number].broadcast)
 
@@ -474,31 +477,46 @@ class MessageWriter:
         for where, own in held.items():
             yield from self._send(*where, own)
 
+    def flush_messages(self) -> Iterator[tuple[int, bytes]]:
+        """Yield all that was not sent yet, as messages with their tasks."""
+        held, self._pending = self._pending, {}
+        for where, own in held.items():
+            for task, head, message in self._messages(*where, own):
+                yield task, b"".join((head, message))
+
     def _send(self, number: int, targets: tuple[int, ...] | None, held: _Pending) -> Iterator[pa.RecordBatch]:
-        edge = self._layout.edges[number]
         written = _MessageColumn(self._row_bytes)
-        phase = 0 if edge.broadcast else 1
-        for parts, elements in self._placed(edge, targets, held.batches):
-            for piece in _pieces(elements, self.message_bytes):
-                message = piece.serialize()
-                for part in parts:
-                    written.add(_HEAD.pack(_KIND, number), message, part)
-                    if written.size >= _BATCH_BYTES:
-                        yield written.batch(phase)
-                        written = _MessageColumn(self._row_bytes)
+        phase = 0 if self._layout.edges[number].broadcast else 1
+        for task, head, message in self._messages(number, targets, held):
+            written.add(head, message, task)
+            if written.size >= _BATCH_BYTES:
+                yield written.batch(phase)
+                written = _MessageColumn(self._row_bytes)
         if written.tasks:
             yield written.batch(phase)
 
+    def _messages(
+        self, number: int, targets: tuple[int, ...] | None, held: _Pending
+    ) -> Iterator[tuple[int, bytes, pa.Buffer]]:
+        head = _HEAD.pack(_KIND, number)
+        for tasks, elements in self._placed(number, targets, held.batches):
+            for piece in _pieces(elements, self.message_bytes):
+                message = piece.serialize()
+                for task in tasks:
+                    yield task, head, message
+
     def _placed(
-        self, edge: Edge, targets: tuple[int, ...] | None, batches: list[pa.RecordBatch]
+        self, number: int, targets: tuple[int, ...] | None, batches: list[pa.RecordBatch]
     ) -> Iterator[tuple[Sequence[int], pa.RecordBatch]]:
         """Yield parts of the elements with the tasks that get them."""
-        schema = edge_schema(edge)
+        edge, schema = self._layout.edges[number], self._layout.edge_schemas[number]
         arrays = [
             [as_type(column, field.type) for column, field in zip(b.columns, schema, strict=True)] for b in batches
         ]
         typed = [pa.RecordBatch.from_arrays(columns, schema=schema) for columns in arrays]
-        for batch in pa.Table.from_batches(typed, schema).combine_chunks().to_batches():
+        if len(typed) > 1:
+            typed = pa.Table.from_batches(typed, schema).combine_chunks().to_batches()
+        for batch in typed:
             if edge.key is None:
                 assert targets is not None
                 yield targets, batch
@@ -567,6 +585,10 @@ def _by_key(edge: Edge, batch: pa.RecordBatch) -> Iterator[tuple[Sequence[int], 
     groups = key_groups_of(hashes, edge.key.max_parallelism).astype(np.int64)
     # There are at most 32768 of them, and of such short numbers numpy sorts any number in linear time.
     targets = (groups * parallelism // edge.key.max_parallelism).astype(np.uint16)
+    if (targets == targets[:1]).all():  # most messages of a few elements
+        if len(targets):
+            yield [int(targets[0])], whole
+        return
     order = np.argsort(targets, kind="stable")
     ordered = whole.take(pa.array(order))
     present, starts = np.unique(targets[order], return_index=True)
@@ -628,5 +650,14 @@ def message_batch(contents: Sequence[bytes], targets: Sequence[int]) -> pa.Recor
 
 
 def _batch_of(contents: pa.Array, targets: Sequence[int], phase: int) -> pa.RecordBatch:
-    columns = [contents, pa.array(targets, pa.int32()), pa.array(np.full(len(targets), phase, np.int32))]
-    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+    places = _frequent_places if len(targets) <= _FREQUENT else _places
+    return pa.RecordBatch.from_arrays([contents, *places(tuple(targets), phase)], schema=SCHEMA)
+
+
+def _places(targets: tuple[int, ...], phase: int) -> tuple[pa.Array, pa.Array]:
+    """Return the columns of targets and phases."""
+    return pa.array(targets, pa.int32()), pa.array([phase] * len(targets), pa.int32())
+
+
+_frequent_places = lru_cache(1024)(_places)
+"""A real-time task sends small batches to the same tasks again and again."""

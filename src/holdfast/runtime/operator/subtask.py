@@ -77,6 +77,7 @@ class OperatorSubtask:
         self.metrics = context.metrics
         self.function, self._call = instance.bind(context, backend)
         self._shape: str = self._spec.shape
+        self._is_generator = inspect.isgeneratorfunction(self._call)
         if self._spec.second_type is not None:
             self._call_of_second = method_of_input(self.function, self._spec.shape, 2)
             self._shape = "flat_map" if self._shape == "map" else self._shape
@@ -298,7 +299,7 @@ class OperatorSubtask:
     def _process(self, elements: Iterable[Any], slots: Iterable[Any], out: list[Any]) -> None:
         backend, call, context, extend = self.backend, self._call, self.context, out.extend
         assert backend is not None
-        if inspect.isgeneratorfunction(call):
+        if self._is_generator:  # it always returns an iterable
             for element, slot in zip(elements, slots, strict=True):
                 backend.slot = slot
                 extend(call(element, context))

@@ -116,7 +116,17 @@ class FrameWriter:
         contents = batch.column(0).to_pylist()
         for target, content in zip(targets, contents, strict=True):
             if content:  # batches have empty values where they were made for an epoch
-                self._add_message(target, content)
+                self.add_message(target, content)
+
+    def add_message(self, target: int, message: bytes) -> None:
+        """Add a message to its target, in parts if it is longer than a frame."""
+        size = self._body_bytes
+        end = len(message) - size
+        at = 0
+        while at < end:
+            self._add(_PART, target, message[at : at + size])
+            at += size
+        self._add(_DATA, target, message[at:] if at else message)
 
     def add_barrier(self, barrier: Barrier) -> None:
         """Add a barrier for every consumer."""
@@ -158,15 +168,6 @@ class FrameWriter:
         targets = self._targets
         self._heads, self._marks, self._bodies, self._targets = [], [], [], []
         return message_batch(contents, targets)
-
-    def _add_message(self, target: int, message: bytes) -> None:
-        size = self._body_bytes
-        end = len(message) - size
-        at = 0
-        while at < end:
-            self._add(_PART, target, message[at : at + size])
-            at += size
-        self._add(_DATA, target, message[at:] if at else message)
 
     def _add(self, kind: int, target: int, body: bytes) -> None:
         sequence = self._sequences[target]

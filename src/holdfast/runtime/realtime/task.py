@@ -432,8 +432,10 @@ class RealTimeTask:
     # Output
 
     def _add_output(self) -> None:
-        for batch in self._task.writer.flush():
+        for batch in self._task.writer.drain():
             self._frames.add_messages(batch)
+        for target, message in self._task.writer.flush_messages():
+            self._frames.add_message(target, message)
         markers, self._markers = self._markers, []
         for marker in markers:
             self._frames.add_latency_marker(marker)

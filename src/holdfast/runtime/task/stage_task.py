@@ -297,6 +297,10 @@ class RecordWriter:
         if self._packer is not None:
             yield from self._packer.flush()
 
+    def flush_messages(self) -> Iterator[tuple[int, bytes]]:
+        """Yield what `drain` does not, as messages with their tasks."""
+        return iter(()) if self._packer is None else self._packer.flush_messages()
+
     def _with_key(self, edge: Edge, key: KeyPlan, chunk: Chunk, batch: pa.RecordBatch) -> pa.RecordBatch:
         keys = _selected(self._selectors[edge.name], chunk.elements, edge.consumer, self._epoch)
         dict_keys = _dict_keys(key, keys, edge.consumer, chunk.elements)
