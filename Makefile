@@ -33,7 +33,7 @@ REGISTRY := $(VENV)/registry/.done
 # not set.
 PYTHONS := .pythons
 ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
-# The site has an environment of its own, 130 MB, so that its packages restrict no others.
+# The site has an environment of its own, 150 MB, so that its packages restrict no others.
 DOCS := .venv-docs
 
 # Half of what a short-lived Python costs is to compile the package, and tests start thousands of them.
@@ -169,10 +169,11 @@ lock: $(STAMP) ## Renew the lock files from pyproject.toml
 	bash scripts/lock.sh
 
 # uv does not read pip's configuration: where only that leads out, pip installs.
-$(DOCS)/.done: requirements-docs.lock $(STAMP)
+$(DOCS)/.done: requirements-docs.lock requirements-mermaid.lock scripts/jars.py $(STAMP)
 	$(PY) -m venv --clear $(DOCS)
 	$(PY) -m uv pip install --quiet --python $(DOCS)/bin/python --require-hashes -r $< 2>/dev/null || \
 		$(DOCS)/bin/pip install --quiet --require-hashes -r $<
+	$(DOCS)/bin/python scripts/jars.py mermaid
 	touch $@
 
 docs: $(DOCS)/.done ## Build the documentation site into site/; a dead link or anchor fails

@@ -1,9 +1,10 @@
-"""Brings the jars of a server that tests start into the environment: from Maven Central, each by its hash.
+"""Download jars from Maven Central into the environment of this Python, and check the hash of each.
 
     .venv/bin/python scripts/jars.py kafka
+    .venv-docs/bin/python scripts/jars.py mermaid
 
-Those of `requirements-kafka.lock` are in `.venv/kafka` then. What is there and right stays. Without a network it ends
-with 1, and the tests that need the server say that they skip.
+The first line downloads the jars of `requirements-kafka.lock` to `.venv/kafka`. Jars that are there already are kept.
+Without a network the exit code is 1: tests that need the server skip, and `make docs` fails.
 """
 
 from __future__ import annotations

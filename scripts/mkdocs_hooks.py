@@ -3,12 +3,17 @@
 Pages link to files of the repository, so that they work where the repository is read. The site has the pages of `docs/`
 and those of `INCLUDED`. A link to any other file becomes a link to the repository if `repo_url` is set, and the name of
 the file otherwise.
+
+Readers need no other host: pages with a diagram load Mermaid from the site, and the build fails if a page loads a
+script, a style sheet, a font or an image from elsewhere.
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
+import sys
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,6 +37,9 @@ INCLUDED: Final = {
 
 DECISIONS: Final = "decisions/README.md"
 
+MERMAID: Final = {"mermaid.min.js": "dist/mermaid.min.js", "mermaid.LICENSE.txt": "LICENSE"}
+"""Files of the site in `javascripts`, by their place in Mermaid's package."""
+
 _SKIPPED_OR_LINK: Final = re.compile(
     r"^(?P<fence>```+)(?P<info>[^\n]*)(?P<code>\n.*?^(?P=fence)[ \t]*$)"
     r"|(?P<ticks>`+)(?!`).+?(?<!`)(?P=ticks)(?!`)(?!\]\()"  # code in a line, unless it ends the text of a link
@@ -39,6 +47,13 @@ _SKIPPED_OR_LINK: Final = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*:", re.IGNORECASE)
+_DIAGRAM: Final = '<pre class="mermaid">'
+_LOADED: Final = re.compile(
+    r"<(?:script|img|iframe|source|video|audio|object|embed)\b[^>]*?\s(?:src|data|srcset)=[\"']?((?:https?:)?//[^\s\"'>]+)"
+    r"|<link\b(?![^>]*\brel=[\"']?(?:canonical|prev|next))[^>]*?\shref=[\"']?((?:https?:)?//[^\s\"'>]+)"
+    r"|(?:@import\s+|\burl\()[\"']?((?:https?:)?//[^\s\"')]+)",
+    re.IGNORECASE,
+)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -54,12 +69,63 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
     for source, target in INCLUDED.items():
         files.append(File.generated(config, target, abs_src_path=str(ROOT / source)))
+    for name, content in _mermaid().items():
+        files.append(File.generated(config, f"javascripts/{name}", content=content))
     return files
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Change the links that would lead out of the site, and what Markdown here does not know."""
     return for_the_site(markdown, page.file.src_uri, config.repo_url)
+
+
+def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:
+    """Let pages with a diagram load Mermaid from the site, which the theme would load from another host."""
+    return with_mermaid(output, page.url)
+
+
+def on_post_build(*, config: MkDocsConfig) -> None:
+    """Fail if the site loads anything from another host."""
+    from mkdocs.exceptions import PluginError
+
+    site = Path(config.site_dir)
+    found = {
+        f"{path.relative_to(site)}: {address}"
+        for pattern in ("*.html", "*.css")
+        for path in site.rglob(pattern)
+        for address in loaded_from_elsewhere(path.read_text(encoding="utf-8"))
+    }
+    if found:
+        raise PluginError("The site loads from other hosts:\n" + "\n".join(sorted(found)))
+
+
+def with_mermaid(output: str, url: str) -> str:
+    """Return the HTML of a page with Mermaid's script if the page has a diagram.
+
+    Args:
+        output: The HTML.
+        url: The address of the page, relative to the site.
+    """
+    if _DIAGRAM not in output:
+        return output
+    script = posixpath.relpath("javascripts/mermaid.min.js", url or ".")
+    # Deferred scripts run before the theme looks for diagrams, which is when the whole page is there.
+    return output.replace("</head>", f'<script defer src="{script}"></script></head>', 1)
+
+
+def loaded_from_elsewhere(text: str) -> list[str]:
+    """Return the addresses of other hosts from which HTML or CSS loads something, without links that readers follow."""
+    return [next(filter(None, found)) for found in _LOADED.findall(text)]
+
+
+def _mermaid() -> dict[str, bytes]:
+    [jar] = Path(sys.prefix, "mermaid").glob("mermaid-*.jar")
+    version = jar.stem.removeprefix("mermaid-")
+    with zipfile.ZipFile(jar) as package:
+        return {
+            name: package.read(f"META-INF/resources/webjars/mermaid/{version}/{place}")
+            for name, place in MERMAID.items()
+        }
 
 
 def decisions_by_subject(index: str) -> list[dict[str, Any]]:

@@ -122,6 +122,7 @@ LONG = (
     "tests/services/test_object_store.py::TestFileRegister::test_a_process_that_sleeps",
     "tests/services/test_object_store.py::TestFileRegister::test_a_writer_that_sleeps",
     "tests/services/test_object_store.py::TestFileSystemStateHandleStore::test_any_history",
+    "tests/services/test_site.py",
     "tests/services/test_zookeeper_election.py::test_an_ensemble_that_loses_its_leader_keeps_ours_or_elects_another",
     "tests/simulation/test_simulation.py::test_a_bug_is_found[done before moved]",
     "tests/simulation/test_simulation.py::test_a_bug_is_found[token not checked]",

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from scripts.mkdocs_hooks import DECISIONS, INCLUDED, ROOT, decisions_by_subject, for_the_site
+from scripts.mkdocs_hooks import (
+    DECISIONS,
+    INCLUDED,
+    ROOT,
+    decisions_by_subject,
+    for_the_site,
+    loaded_from_elsewhere,
+    with_mermaid,
+)
 
 REPOSITORY = "https://example.org/holdfast/"
 
@@ -66,3 +74,35 @@ def test_each_decision_is_in_the_navigation_once() -> None:
 
 def test_the_included_pages_exist() -> None:
     assert [page for page in INCLUDED if not (ROOT / page).is_file()] == []
+
+
+@pytest.mark.parametrize(("url", "script"), [("", "javascripts"), ("concepts/epochs/", "../../javascripts")])
+def test_a_page_with_a_diagram_loads_mermaid_from_the_site(url: str, script: str) -> None:
+    page = '<head></head><body><pre class="mermaid"><code>flowchart LR</code></pre></body>'
+    assert f'<script defer src="{script}/mermaid.min.js"></script></head>' in with_mermaid(page, url)
+    assert with_mermaid("<head></head>", url) == "<head></head>"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<script async src="https://example.org/x"></script>',
+        "<script src=//example.org/x></script>",
+        '<link rel="stylesheet" href="https://example.org/x">',
+        '<img alt="a" src="http://example.org/x">',
+        "@font-face { src: url('https://example.org/x') }",
+        '@import "https://example.org/x";',
+    ],
+)
+def test_what_a_page_loads_from_another_host_is_found(text: str) -> None:
+    [found] = loaded_from_elsewhere(text)
+    assert found.endswith("//example.org/x")
+
+
+def test_links_and_files_of_the_site_are_not_loaded_from_another_host() -> None:
+    text = (
+        '<a href="https://example.org/x">x</a> <link rel="canonical" href="https://example.org/x">'
+        '<script src="../javascripts/x.js"></script> <img src="x.svg"> <code>src="https://example.org/x"</code>'
+        '<svg xmlns="http://www.w3.org/2000/svg"><use href="#x"/></svg> url(../fonts/x.woff2)'
+    )
+    assert loaded_from_elsewhere(text) == []
