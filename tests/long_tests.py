@@ -139,6 +139,7 @@ LONG = (
     "tests/spark/test_flights_queries.py",
     "tests/spark/test_from_spark.py::test_counts_and_deduplication_of_spark_continue_in_built_in_reductions",
     "tests/spark/test_how_to_stories.py::test_the_recipe_for_kafka",
+    "tests/spark/test_first_minutes_stories.py::test_a_start_under_another_name",
     "tests/spark/test_first_minutes_stories.py::test_the_demo_kills",
     "tests/spark/test_installed_wheel_stories.py",
     "tests/spark/test_windows.py::test_two_streams_meet_in_windows_over_three_runs_of_different_parallelism",

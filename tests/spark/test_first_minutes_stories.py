@@ -17,6 +17,7 @@ from click.testing import CliRunner
 
 from holdfast.cli import main
 from holdfast.cli.demo import problems
+from holdfast.kernel.ids import JobID
 from tests.stories.process import ROOT
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -56,6 +57,35 @@ def test_the_program_of_a_new_project_runs_by_python_and_continues_by_holdfast_r
     (project / "input" / "more.txt").write_text("kelp kelp\n", encoding="utf-8")
     run("-c", _HOLDFAST, "run", "tide_words.py", "-D", "spark.master=local[1]", directory=project)
     assert counts(project) == first | {"kelp": 4}
+
+
+def files(directory: Path) -> dict[Path, bytes]:
+    return {path.relative_to(directory): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def test_a_start_under_another_name_from_a_checkpoint_does_not_write_into_the_job_of_the_checkpoint(
+    tmp_path: Path,
+) -> None:
+    texts, checkpoints = tmp_path / "texts", tmp_path / "checkpoints"
+    texts.mkdir()
+    (texts / "1.txt").write_text("kelp rock kelp\n")
+    word_count = str(ROOT / "examples" / "word_count.py")  # it names its job "word count"
+    command = ("-c", _HOLDFAST, "run", "-D", "spark.master=local[1]")
+    run(*command, word_count, "--", str(texts), str(tmp_path / "out"), str(checkpoints), directory=tmp_path)
+    original = checkpoints / str(JobID.from_name("word count"))
+    before = files(original)
+    [newest] = sorted(original.glob("chk-*"), key=lambda path: int(path.name[4:]))[-1:]
+    (texts / "2.txt").write_text("kelp\n")
+
+    renamed = (*command, "-D", "pipeline.name=trial", "-s", str(newest))
+    run(*renamed, word_count, "--", str(texts), str(tmp_path / "trial"), str(checkpoints), directory=tmp_path)
+
+    assert files(original) == before
+    assert {path.name for path in checkpoints.iterdir() if path.is_dir()} == {
+        str(JobID.from_name(name)) for name in ("word count", "trial")
+    }
+    assert ds.dataset(tmp_path / "trial", format="parquet").to_table().to_pylist() == [{"word": "kelp", "n": 3}]
+    assert len(ds.dataset(tmp_path / "out", format="parquet").to_table()) == 3
 
 
 def test_the_demo_kills_a_job_and_its_totals_are_those_of_an_uninterrupted_computation(tmp_path: Path) -> None:
