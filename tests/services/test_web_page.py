@@ -257,7 +257,8 @@ def test_a_job_that_has_ended_stays_on_the_page_as_it_was(browser: Any, start: C
         banner.wait_for()
         assert re.fullmatch(
             r"The job ended at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC \(CANCELED\)\. This page is not live any more: it "
-            r"keeps what it has seen last\.",
+            r"keeps what it has seen last\. Do not reload it: its server ends with the job\. A job manager keeps "
+            r"results and logs of ended jobs\.",
             banner.inner_text(),
         )
         job.thread.join(30)

@@ -36,6 +36,7 @@ export class JobView {
     // Tabs stay once they are made: they keep what they have shown when nobody answers any more.
     this.made = new Map();
     this.hasAll = false;
+    this.isAlone = false;
     this.head = h("div", { class: "job-head" });
     this.tabs = h("nav", { class: "tabs scroll", "aria-label": "About the job" });
     this.content = h("div", { class: "tab" });
@@ -52,7 +53,9 @@ export class JobView {
   get ending() {
     const { state, "end-time": ended } = this.details;
     const kept = this.tab.hasData ? " This page is not live any more: it keeps what it has seen last." : "";
-    return `The job ended at ${moment(ended)} (${state}).${kept}`;
+    // Without a job manager the process that serves the page ends with the job.
+    const once = this.isAlone ? " Do not reload it: its server ends with the job. A job manager keeps results and logs of ended jobs." : "";
+    return `The job ended at ${moment(ended)} (${state}).${kept}${once}`;
   }
 
   // The name of an operator with its uid, which is what options, metrics, errors and the command line call it.
@@ -92,6 +95,7 @@ export class JobView {
   }
 
   async refresh(manager, every) {
+    this.isAlone = manager === null;
     const fresh = await get(`${this.path}?watch=${every}`);
     const before = this.details;
     this.details = { ...before, ...fresh };
