@@ -1,9 +1,10 @@
-"""Writes docs/from-pyflink.md: the names of PyFlink's DataStream API, which of them are here, and programs compared.
+"""Write docs/from-pyflink.md: the names of PyFlink's DataStream API, which of them are available, compared programs.
 
-    python scripts/pyflink_page.py WHEEL [--check]
+    python scripts/pyflink_page.py [--check] [--wheel WHEEL]
 
-PyFlink's side is read from the wheel of apache-flink, without importing it; ours is imported. With --check nothing is
-written; the exit code says whether the page is current.
+The names of PyFlink are in `scripts/pyflink_api.json`, so that the page can be made without PyFlink. For a new version
+of PyFlink, `--wheel` with the wheel of apache-flink records them again. With --check nothing is written; the exit code
+tells whether the page, and with a wheel the record, is current.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import argparse
 import ast
 import importlib
 import inspect
+import json
 import sys
 import textwrap
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from holdfast.common.flink_paths import REFUSED as COMMON
@@ -29,6 +32,7 @@ sys.path.insert(0, str(ROOT))
 from tests.pyflink_programs import Program, programs  # noqa: E402
 
 PAGE = ROOT / "docs" / "from-pyflink.md"
+RECORD = ROOT / "scripts" / "pyflink_api.json"
 BEHAVIOUR = ROOT / "scripts" / "pyflink_behaviour.md"
 """Lines of a table: what is so here, and why."""
 
@@ -126,54 +130,83 @@ available, its import fails and the error names the replacement from these table
 Contents: [names](#names), [methods](#methods), [methods without effect](#accepted-without-effect),
 [arguments](#arguments), [different behaviour](#behaviour), [compared programs](#programs).
 
-This page is generated from both APIs by `python scripts/pyflink_page.py WHEEL` with the wheel of apache-flink
-{version}.
+`python scripts/pyflink_page.py` generates this page from both APIs. PyFlink's is that of apache-flink {version}.
 """
 
 
+@dataclass(frozen=True)
 class Pyflink:
-    """The classes and the exported names of PyFlink, read from its sources."""
+    """The names of PyFlink that the page compares.
 
-    def __init__(self, wheel: Path) -> None:
-        self.version = wheel.name.split("-")[1]
-        self.classes: dict[str, ast.ClassDef] = {}
-        self.exports: dict[str, list[str]] = {}
-        with zipfile.ZipFile(wheel) as opened:
+    Attributes:
+        version: The version of apache-flink.
+        exports: The exported names of each module.
+        classes: The public methods of `CLASSES`, those of their bases included, with their arguments.
+    """
+
+    version: str
+    exports: dict[str, list[str]]
+    classes: dict[str, dict[str, list[str]]]
+
+    @classmethod
+    def recorded(cls) -> Pyflink:
+        """Return what `RECORD` has."""
+        return cls(**json.loads(RECORD.read_text(encoding="utf-8")))
+
+    def record(self) -> None:
+        """Write it to `RECORD`."""
+        RECORD.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+
+
+class Wheel:
+    """The sources of PyFlink in a wheel of apache-flink. They are read, not imported."""
+
+    def __init__(self, path: Path) -> None:
+        self._version = path.name.split("-")[1]
+        self._classes: dict[str, ast.ClassDef] = {}
+        self._exports: dict[str, list[str]] = {}
+        with zipfile.ZipFile(path) as opened:
             for name in sorted(opened.namelist()):
                 if name.startswith(FOLDERS) and name.endswith(".py") and "/tests/" not in name:
                     self._read(name, ast.parse(opened.read(name)))
 
+    def api(self) -> Pyflink:
+        """Return what the page compares."""
+        classes = {
+            name: {method: self._arguments(name, method) for method in sorted(set(self._methods(name)))}
+            for name in CLASSES
+        }
+        return Pyflink(self._version, self._exports, classes)
+
     def _read(self, path: str, tree: ast.Module) -> None:
         for node in tree.body:
             if isinstance(node, ast.ClassDef):
-                self.classes.setdefault(node.name, node)
+                self._classes.setdefault(node.name, node)
             if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
                 module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-                self.exports[module] = list(ast.literal_eval(node.value))
+                self._exports[module] = list(ast.literal_eval(node.value))
 
-    def methods(self, name: str) -> Iterator[str]:
-        """The public methods of a class, those of its bases included."""
-        node = self.classes[name]
+    def _methods(self, name: str) -> Iterator[str]:
+        node = self._classes[name]
         for base in self._bases(node):
-            yield from self.methods(base)
+            yield from self._methods(base)
         for member in node.body:
             if isinstance(member, ast.FunctionDef) and not member.name.startswith(("_", "get_java", "j_")):
                 yield member.name
 
     def _bases(self, node: ast.ClassDef) -> list[str]:
         names = [base.value if isinstance(base, ast.Subscript) else base for base in node.bases]
-        return [name.id for name in names if isinstance(name, ast.Name) and name.id in self.classes]
+        return [name.id for name in names if isinstance(name, ast.Name) and name.id in self._classes]
 
-    def arguments(self, name: str, method: str) -> list[str]:
-        """What a method of a class, or of its bases, takes beside the object."""
-        node = self.classes[name]
+    def _arguments(self, name: str, method: str) -> list[str]:
+        node = self._classes[name]
         for member in reversed(node.body):  # the last of those that overload each other
             if isinstance(member, ast.FunctionDef) and member.name == method:
                 names = [argument.arg for argument in (*member.args.posonlyargs, *member.args.args)]
                 names = names[1:] if names[:1] in (["self"], ["cls"]) else names
                 return names + ([f"*{member.args.vararg.arg}"] if member.args.vararg else [])
-        base = next(base for base in self._bases(node) if method in set(self.methods(base)))
-        return self.arguments(base, method)
+        base = next(base for base in self._bases(node) if method in set(self._methods(base)))
+        return self._arguments(base, method)
 
 
 def ours(module: str, name: str) -> object | None:
@@ -184,9 +217,8 @@ def ours(module: str, name: str) -> object | None:
         return None
 
 
-def page(wheel: Path) -> str:
+def page(theirs: Pyflink) -> str:
     """The text of the page."""
-    theirs = Pyflink(wheel)
     parts = [
         INTRODUCTION.format(version=theirs.version),
         *exported(theirs),
@@ -219,7 +251,7 @@ def members(theirs: Pyflink) -> Iterator[str]:
     yield "| class | available methods | missing or rejected methods |\n|---|---:|---|"
     for name in CLASSES:
         found = next((ours(module, name) for module in places(theirs, name) if ours(module, name)), None)
-        methods = sorted(set(theirs.methods(name)))
+        methods = list(theirs.classes[name])
         missing = [method for method in methods if not (inspect.isclass(found) and hasattr(found, method))]
         told = [f"`{m}`" + (f" ({REASONS[f'{name}.{m}']})" if f"{name}.{m}" in REASONS else "") for m in missing]
         refusals = {m: reason for m in methods if (reason := refusal(found, m))}
@@ -282,11 +314,11 @@ def keywords(theirs: Pyflink) -> Iterator[str]:
 def differing(theirs: Pyflink, name: str) -> Iterator[tuple[str, list[str], list[str]]]:
     """The methods of a class that take arguments of other names, with these."""
     kind = next((ours(module, name) for module in places(theirs, name) if ours(module, name)), None)
-    for method in sorted(set(theirs.methods(name))):
+    for method, wanted in theirs.classes[name].items():
         member = getattr(kind, method, None)
         if not callable(member):
             continue
-        wanted, found = theirs.arguments(name, method), of_ours(member)
+        found = of_ours(member)
         if found is not None and wanted != ["*args"] and found[: len(wanted)] != wanted:
             yield method, wanted, found
 
@@ -342,15 +374,17 @@ def places(theirs: Pyflink, name: str) -> list[str]:
     return [module for module, names in theirs.exports.items() if name in names]
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Write the page, or compare it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("wheel", type=Path)
+    parser.add_argument("--wheel", type=Path)
     parser.add_argument("--check", action="store_true")
-    arguments = parser.parse_args()
-    text = page(arguments.wheel)
-    if arguments.check:
-        return int(PAGE.read_text(encoding="utf-8") != text)
+    given = parser.parse_args(arguments)
+    theirs = Pyflink.recorded() if given.wheel is None else Wheel(given.wheel).api()
+    text = page(theirs)
+    if given.check:
+        return int(PAGE.read_text(encoding="utf-8") != text or Pyflink.recorded() != theirs)
+    theirs.record()
     PAGE.write_text(text, encoding="utf-8")
     return 0
 

@@ -48,9 +48,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zipfile.ZipFile]
 
 def test_the_page_of_names_is_current(wheel: zipfile.ZipFile) -> None:
     asked = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "pyflink_page.py"), str(wheel.filename), "--check"], check=False
+        [sys.executable, str(ROOT / "scripts" / "pyflink_page.py"), "--wheel", str(wheel.filename), "--check"],
+        check=False,
     )
-    assert asked.returncode == 0, "run scripts/pyflink_page.py with the wheel of apache-flink"
+    assert asked.returncode == 0, "run scripts/pyflink_page.py --wheel WHEEL"
 
 
 def example(wheel: zipfile.ZipFile, name: str) -> str:

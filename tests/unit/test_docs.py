@@ -180,6 +180,10 @@ def test_the_page_of_rest_is_current() -> None:
     assert script("rest_page.py")["main"](["--check"]) == 0, "run: python scripts/rest_page.py"
 
 
+def test_the_page_of_pyflinks_names_is_current() -> None:
+    assert script("pyflink_page.py")["main"](["--check"]) == 0, "run: python scripts/pyflink_page.py"
+
+
 @pytest.mark.parametrize("package", PACKAGES_OF_USERS)
 def test_the_reference_has_what_users_import(package: str) -> None:
     pages = (ROOT / "docs" / "reference").glob("*.md")
