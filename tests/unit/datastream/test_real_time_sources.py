@@ -22,6 +22,8 @@ from holdfast.types.types import Types
 
 NONE = WatermarkStrategy.no_watermarks()
 
+MONOTONOUS = WatermarkStrategy.for_monotonous_timestamps()
+
 
 class Clicks(RealTimeSource):
     """A source of the program's own."""
@@ -57,6 +59,14 @@ def test_a_source_of_ones_own_needs_no_frame() -> None:
     assert (node.element_type.ddl, node.reads) == ("struct<city: string, n: bigint>", "Clicks")
     (bounded,) = graph_of(Named()).of(SourceNode)
     assert (bounded.element_type, bounded.is_streaming) == (Types.LONG(), False)
+
+
+def test_a_source_alone_has_the_name_of_its_class_and_no_watermarks() -> None:
+    env = StreamExecutionEnvironment.get_execution_environment()
+    env.from_source(Named()).print()
+    graph = env.get_stream_graph()
+    assert [node.name for node in graph.of(SourceNode)] == ["Named"]
+    assert len(graph.nodes) == len(graph_of(Named(), NONE).nodes) < len(graph_of(Named(), MONOTONOUS).nodes)
 
 
 def test_its_uid_is_derived_from_its_description() -> None:

@@ -441,23 +441,22 @@ class StreamExecutionEnvironment:
     def from_source(
         self,
         source: Source,
-        watermark_strategy: WatermarkStrategy,
-        source_name: str,
+        watermark_strategy: WatermarkStrategy | None = None,
+        source_name: str | None = None,
         type_info: Any = None,
     ) -> DataStream:
         """Return a stream of what a source reads; see `holdfast.datastream.connectors`.
 
-            >>> source = NumberSequenceSource(1, 3)  # doctest: +SKIP
-            >>> numbers = env.from_source(source, WatermarkStrategy.no_watermarks(), "numbers")  # doctest: +SKIP
+            >>> numbers = env.from_source(NumberSequenceSource(1, 3))  # doctest: +SKIP
             >>> sorted(numbers.execute_and_collect())  # doctest: +SKIP
             [1, 2, 3]
 
         Args:
             source: The source.
-            watermark_strategy: How event time follows from the elements. One without an assigner takes the timestamps
-                of the source, if it has any.
-            source_name: Name of the input. `uid` of the stream identifies its position in checkpoints; without it the
-                uid is derived from the name and from what is read.
+            watermark_strategy: How event time follows from the elements, by default not at all. One without an
+                assigner takes the timestamps of the source, if it has any.
+            source_name: Name of the input, by default that of the source's class. `uid` of the stream identifies its
+                position in checkpoints; without it the uid is derived from the name and from what is read.
             type_info: Type of the elements where the source leaves it open.
 
         Raises:
@@ -467,6 +466,10 @@ class StreamExecutionEnvironment:
             raise ConfigurationError(
                 f"from_source() takes an instance of holdfast.datastream.connectors.Source, not {source!r}."
             )
+        if watermark_strategy is None:
+            watermark_strategy = WatermarkStrategy.no_watermarks()
+        if source_name is None:
+            source_name = type(source).__name__
         source, aligned = aligned_source(source, watermark_strategy)
         if isinstance(source, RealTimeSource):
             rows = self._real_time(source, source_name, type_info)
