@@ -1,13 +1,15 @@
-"""Draws docs/speed.svg, the plot of the README, from benchmarks/RESULTS.md.
+"""Draw docs/speed.svg and docs/latency.svg, the charts of the README, from benchmarks/RESULTS.md.
 
     python scripts/readme_plot.py [--check]
 
-With --check nothing is written; the exit code says whether the plot is current.
+With --check nothing is written; the exit code tells whether the charts are current.
 
-Left: rows a second by engine, from the first heading `### keyed_count: <machine>, <date>`. Right: the time of an epoch
-against the number of keys, from the first heading `### large_state: <machine>, <date>`. Each is followed by a fenced
-`json` block with what `benchmarks/keyed_count.py --json` and `benchmarks/large_state.py --json` printed. A panel
-without a run is left out.
+`latency.svg` has the rows of 10,000 events a second in the first table below a heading `### From Kafka to Kafka, ...`.
+
+`speed.svg` has two panels. Left: rows a second by engine, from the first heading `### keyed_count: <machine>, <date>`.
+Right: the time of an epoch by the number of keys, from the first heading `### large_state: <machine>, <date>`. A fenced
+`json` block follows each, with what `benchmarks/keyed_count.py --json` and `benchmarks/large_state.py --json` printed.
+A panel without a run is left out.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 ROOT = Path(__file__).resolve().parent.parent
-PLOT = ROOT / "docs" / "speed.svg"
+SPEED = ROOT / "docs" / "speed.svg"
+LATENCY = ROOT / "docs" / "latency.svg"
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
 
 BLOCK = re.compile(r"^```json\n(?P<lines>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -41,33 +44,70 @@ SERIES = {
     ("columnar", "rows"): ("columnar, rows", "#c8553d"),
     ("columnar", "batches"): ("columnar, batches", "#f2a65a"),
 }
+LATENCIES = re.compile(r"^\| ([\w-]+) \| 10,000 \| [\d,]+ \| (?:([\d.]+) \| ([\d.]+) \||did not keep up)", re.MULTILINE)
+ENGINES = {
+    "holdfast-real-time": "Holdfast in real time",
+    "holdfast-epochs": "Holdfast by epochs",
+    "spark-group-by": "Spark groupBy().agg()",
+    "spark-tws": "Spark transformWithState",
+    "spark-real-time": "Spark groupBy().agg(), real-time mode",
+    "pyflink": "PyFlink, thread mode",
+    "flink-sql": "Flink SQL",
+}
 WIDTH, HEIGHT, PANEL = 920, 300, 460
 INK, FAINT, OTHERS = "#222222", "#cccccc", "#9aa5b1"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Writes or checks the plot."""
-    parser = argparse.ArgumentParser(description="Draw docs/speed.svg from benchmarks/RESULTS.md.")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the plot is not current")
+    """Write or check the charts."""
+    parser = argparse.ArgumentParser(description="Draw the charts of the README from benchmarks/RESULTS.md.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a chart is not current")
     check = parser.parse_args(arguments).check
-    after = plot(RESULTS.read_text(encoding="utf-8"))
+    results = RESULTS.read_text(encoding="utf-8")
+    charts = {SPEED: speed(results), LATENCY: latency(results)}
     if check:
-        return int(not PLOT.exists() or PLOT.read_text(encoding="utf-8") != after)
-    PLOT.write_text(after, encoding="utf-8")
+        return int(
+            any(not path.exists() or path.read_text(encoding="utf-8") != chart for path, chart in charts.items())
+        )
+    for path, chart in charts.items():
+        path.write_text(chart, encoding="utf-8")
     return 0
 
 
-def plot(results: str) -> str:
-    """The plot as SVG."""
-    size = f'viewBox="0 0 {WIDTH} {HEIGHT}"'
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12" fill="{INK}">',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-        *_engines(newest_run(results, "keyed_count")),
-        *_sizes(newest_run(results, "large_state")),
-        "</svg>",
+def speed(results: str) -> str:
+    """Return the chart of speed as SVG."""
+    return _svg(HEIGHT, [*_engines(newest_run(results, "keyed_count")), *_sizes(newest_run(results, "large_state"))])
+
+
+def latency(results: str) -> str:
+    """Return the chart of latency as SVG: two bars for each engine."""
+    section = results.partition("\n### From Kafka to Kafka, ")[2]
+    rows = [
+        (engine, [float(number) for number in numbers if number])
+        for engine, *numbers in LATENCIES.findall(section.partition("\n## ")[0])
     ]
-    return "\n".join(parts) + "\n"
+    if not rows:
+        raise SystemExit("benchmarks/RESULTS.md has no table of latencies below '### From Kafka to Kafka, '.")
+    most = max(number for _, numbers in rows for number in numbers)
+    parts = [_text(20, 26, "Latency from Kafka to Kafka at 10,000 events a second (ms): p50 and p99", bold=True)]
+    for position, (engine, numbers) in enumerate(rows):
+        top = 44 + position * 34
+        parts.append(_text(250, top + 18, ENGINES.get(engine, engine), anchor="end"))
+        if not numbers:
+            parts.append(_text(260, top + 18, "did not keep up", colour=OTHERS))
+            continue
+        colours = ("#0b6e69", "#7db8b4") if engine.startswith("holdfast") else ("#6b7681", "#b9c1c9")
+        for bar, (number, colour) in enumerate(zip(numbers, colours, strict=True)):
+            down, length = top + bar * 13, 560 * number / most
+            parts.append(f'<rect x="260" y="{down}" width="{length:.1f}" height="11" fill="{colour}"/>')
+            parts.append(_text(266 + length, down + 10, f"{number:,.1f}"))
+    return _svg(54 + len(rows) * 34, parts)
+
+
+def _svg(height: int, parts: Iterable[str]) -> str:
+    size = f'viewBox="0 0 {WIDTH} {height}"'
+    begin = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12" fill="{INK}">'
+    return "\n".join([begin, f'<rect width="{WIDTH}" height="{height}" fill="white"/>', *parts, "</svg>"]) + "\n"
 
 
 def newest_run(results: str, benchmark: str) -> list[dict[str, Any]]:

@@ -204,20 +204,28 @@ def test_the_page_of_installation_has_each_extra() -> None:
     assert [extra for extra in extras if f"`{extra}`" not in text] == []
 
 
-def test_the_speed_in_the_readme_is_that_of_the_results() -> None:
-    assert script("readme_speed.py")["main"](["--check"]) == 0, "run: python scripts/readme_speed.py"
+def test_the_table_of_speed_is_that_of_the_results() -> None:
+    assert script("speed_table.py")["main"](["--check"]) == 0, "run: python scripts/speed_table.py"
 
 
-def test_the_numbers_of_the_readme_are_measured_ones() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    said = text[text.index("## How fast") : text.index("## What is exactly once")]
-    table = said[said.index("<!-- speed -->") : said.index("<!-- /speed -->")]  # a script makes and rounds it
-    assert set(NUMBER.findall(said.replace(table, ""))) - measured_numbers() == set()
+def test_the_readme_is_short_and_its_numbers_are_measured() -> None:
+    text = text_of("README.md")
+    assert len(text.splitlines()) <= 150
+    said = text[text.index("## How fast") : text.index("## What it is not")]
+    assert set(NUMBER.findall(said)) - measured_numbers() == set()
+
+
+def test_each_row_of_the_readmes_table_is_on_the_page_of_the_comparison() -> None:
+    rows = re.compile(r"^\| ([^|]+) \|(?:[^|\n]+\|){6}$", re.MULTILINE)
+    short = set(rows.findall(text_of("README.md")))
+    assert len(short) >= 8 and short - set(rows.findall(text_of("docs/comparison.md"))) == set()
 
 
 def test_the_numbers_of_the_comparison_are_measured_ones() -> None:
     text = text_of("docs/comparison.md")
-    said = set(NUMBER.findall(text[text.index("## Speed") : text.index("## When to use something else")]))
+    speed = text[text.index("## Speed") : text.index("## When to use something else")]
+    table = speed[speed.index("<!-- speed -->") : speed.index("<!-- /speed -->")]  # a script makes and rounds it
+    said = set(NUMBER.findall(speed.replace(table, "")))
     assert said and said - measured_numbers() == set()
 
 
@@ -248,7 +256,7 @@ def test_the_table_of_speed_is_made_of_the_newest_results() -> None:
     results = f"# Results\n\n{new}\n{old}"
     readme = "# H\n<!-- speed -->\nold\n<!-- /speed -->\nend\n"
 
-    found = script("readme_speed.py")["with_speed"](readme, results)
+    found = script("speed_table.py")["with_speed"](readme, results)
 
     assert "| Holdfast | 272,000 | 0.87 | one a row | parquet |\n" in found
     assert "| 99,999 |" not in found and "| 100,000 | 0.32 | one a key |" in found
@@ -256,8 +264,24 @@ def test_the_table_of_speed_is_made_of_the_newest_results() -> None:
     assert found.startswith("# H\n<!-- speed -->\n|") and found.endswith("<!-- /speed -->\nend\n")
 
 
-def test_the_plot_of_the_readme_is_that_of_the_results() -> None:
+def test_the_charts_of_the_readme_are_those_of_the_results() -> None:
     assert script("readme_plot.py")["main"](["--check"]) == 0, "run: python scripts/readme_plot.py"
+
+
+def test_the_chart_of_latency_has_each_engine_of_the_newest_table() -> None:
+    head = "| engine | events/s | events | p50 ms | p99 ms | p99.9 ms |\n|---|---:|---:|---:|---:|---:|\n"
+    rows = (
+        "| holdfast-real-time | 1,000 | 30,000 | 1.5 | 2.5 | 3.5 |\n"
+        "| holdfast-real-time | 10,000 | 300,000 | 4.5 | 9.0 | 12.5 |\n"
+        "| spark-tws | 10,000 | 300,000 | did not keep up: 12.5 s behind at the end, 378 events not seen | | |\n"
+    )
+    old = "\n### From Kafka to Kafka, before\n\n" + head + "| flink-sql | 10,000 | 300,000 | 8.5 | 16.5 | 17.5 |\n"
+    results = f"# Results\n\n### From Kafka to Kafka, with peers: 2 cores\n\n{head}{rows}\n## Old\n{old}"
+
+    drawn = script("readme_plot.py")["latency"](results)
+
+    texts = [element.text for element in ElementTree.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text")]
+    assert texts[1:] == ["Holdfast in real time", "4.5", "9.0", "Spark transformWithState", "did not keep up"]
 
 
 def test_the_plot_of_nexmark_is_that_of_the_results() -> None:
@@ -318,7 +342,7 @@ def test_the_plot_shows_every_engine_and_every_size_of_the_newest_runs() -> None
         printed = "\n".join(map(json.dumps, lines))
         results += f"\n### {name}: 2 cores, 2026-11-21\n\n```json\n{printed}\n```\n"
 
-    drawn = ElementTree.fromstring(script("readme_plot.py")["plot"](results + old))
+    drawn = ElementTree.fromstring(script("readme_plot.py")["speed"](results + old))
 
     texts = [element.text for element in drawn.iter() if element.tag.endswith("text")]
     assert {"Holdfast", "272,000", "314,000", "hashmap, rows", "columnar, rows", "100,000", "10,000,000"} <= set(texts)
@@ -434,10 +458,10 @@ def text_of(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
-def test_the_readme_names_all_dependencies() -> None:
+def test_the_page_on_deployment_names_all_dependencies() -> None:
     dependencies = tomllib.loads(text_of("pyproject.toml"))["project"]["dependencies"]
     names = {re.split(r"[<>=]", dependency)[0] for dependency in dependencies}
-    found = re.search(r"its dependencies \(([^)]*)\)", text_of("README.md"))
+    found = re.search(r"its dependencies \(([^)]*)\)", text_of("docs/deploy.md"))
     assert found is not None and set(re.findall(r"`(\w+)`", found[1])) == names
 
 

@@ -1,11 +1,11 @@
-"""Writes the table of measured speed into README.md, from benchmarks/RESULTS.md.
+"""Write the table of measured speed into docs/comparison.md, from benchmarks/RESULTS.md.
 
-    python scripts/readme_speed.py [--check]
+    python scripts/speed_table.py [--check]
 
-With --check nothing is written; the exit code says whether the README is current.
+With --check nothing is written; the exit code tells whether the page is current.
 
-In RESULTS.md it looks for the first heading of this form, the newest, and the first fenced `json` block after it, which
-holds what `benchmarks/keyed_count.py --json` printed:
+The measurements are those of the first heading of this form in RESULTS.md, the newest, with the first fenced `json`
+block after it, which is what `benchmarks/keyed_count.py --json` printed:
 
     ### keyed_count: <machine>, <YYYY-MM-DD>
 
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "comparison.md"
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
 
 HEADING = re.compile(r"^##+ keyed_count: (?P<machine>.+), (?P<date>\d{4}-\d{2}-\d{2})$", re.MULTILINE)
@@ -45,22 +45,22 @@ ENGINES = {
 
 def main(arguments: list[str] | None = None) -> int:
     """Writes or checks the table."""
-    parser = argparse.ArgumentParser(description="Write the table of measured speed into README.md.")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the README is not current")
+    parser = argparse.ArgumentParser(description="Write the table of measured speed into docs/comparison.md.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the page is not current")
     check = parser.parse_args(arguments).check
-    before = README.read_text(encoding="utf-8")
+    before = PAGE.read_text(encoding="utf-8")
     after = with_speed(before, RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else "")
     if check:
         return int(before != after)
-    README.write_text(after, encoding="utf-8")
+    PAGE.write_text(after, encoding="utf-8")
     return 0
 
 
-def with_speed(readme: str, results: str) -> str:
-    """The README with the table that the results give."""
-    text, count = PLACE.subn(lambda match: speed(results), readme)
+def with_speed(page: str, results: str) -> str:
+    """Return the page with the table that the results give."""
+    text, count = PLACE.subn(lambda match: speed(results), page)
     if count != 1:
-        raise SystemExit("README.md needs one place between <!-- speed --> and <!-- /speed -->, each on a line.")
+        raise SystemExit("docs/comparison.md needs one <!-- speed --> and one <!-- /speed -->, each on a line.")
     return text
 
 
@@ -82,7 +82,7 @@ def speed(results: str) -> str:
     first = measured[0]
     where = f"Measured on {found['machine']}, {found['date']}: {first['rows']:,} rows an epoch, {first['keys']:,} keys"
     rounds = f"the median of {len(first['rounds'])} rounds in which the engines took turns"
-    sentence = f"{where}, {rounds}. All of it is in [benchmarks/RESULTS.md](benchmarks/RESULTS.md)."
+    sentence = f"{where}, {rounds} ([source](../benchmarks/RESULTS.md#keyed_count))."
     lines += ["", *textwrap.wrap(sentence, 118, break_long_words=False, break_on_hyphens=False)]
     return "\n".join(lines) + "\n"
 
