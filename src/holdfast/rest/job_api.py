@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, Final
 
@@ -527,20 +527,20 @@ class FlowApi:
     @serves("GET", "/jobs/:jobid/vertices/:vertexid", flow_schema.VERTEX)
     def vertex(self, request: Request) -> Response:
         """An operator with its subtasks."""
-        uid = request.path["vertexid"]
-        found = self._graph.vertex(uid)
-        if found is None:
-            raise HttpError(404, f"The job has no operator {uid!r:.80}.")
-        return Response(found)
+        return _of_operator(request, self._graph.vertex)
 
     @serves("GET", "/jobs/:jobid/vertices/:vertexid/backpressure", flow_schema.BACK_PRESSURE)
     def back_pressure(self, request: Request) -> Response:
         """The back-pressure of an operator or a source of a real-time job in the last second."""
-        uid = request.path["vertexid"]
-        found = self._graph.back_pressure(uid)
-        if found is None:
-            raise HttpError(404, f"The job has no operator {uid!r:.80}.")
-        return Response(found)
+        return _of_operator(request, self._graph.back_pressure)
+
+
+def _of_operator(request: Request, find: Callable[[str], dict[str, Any] | None]) -> Response:
+    uid = request.path["vertexid"]
+    found = find(uid)
+    if found is None:
+        raise HttpError(404, f"The job has no operator {uid!r:.80}.")
+    return Response(found)
 
 
 class RescaleApi:
