@@ -31,6 +31,7 @@ from typing import Final
 
 from holdfast.checkpoint.options import CHECKPOINTS_DIRECTORY
 from holdfast.dispatcher import options
+from holdfast.dispatcher.announcements import announced
 from holdfast.dispatcher.dispatcher import Dispatcher
 from holdfast.dispatcher.job_manager_api import JobManagerApi, Term
 from holdfast.dispatcher.process import LocalProcesses, SpareProcesses, default_options, process_environment
@@ -104,7 +105,7 @@ class JobManager(LeaderContender):
         self._directory, is_temporary = self._working_directory()
         is_set = self._kind == "none" and self._configuration.contains(options.WORKING_DIRECTORY)
         try:
-            with options.announced(self._directory) if is_set else nullcontext():
+            with announced(self._directory) if is_set else nullcontext():
                 self._campaign()
         finally:
             self._executor.shutdown(wait=False, cancel_futures=True)

@@ -12,6 +12,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from holdfast.dispatcher import options
+from holdfast.dispatcher.announcements import announced_directories
 from holdfast.dispatcher.store import AddressBook, JobManagerAddress
 from holdfast.errors import ConfigurationError
 from holdfast.ha.leader_election import LeaderRetrievalListener
@@ -80,7 +81,7 @@ class JobManagerClient:
             if not configuration.contains(options.WORKING_DIRECTORY):
                 others = {
                     str(other): client
-                    for other in options.announced_directories()
+                    for other in announced_directories()
                     if (client := cls._alive_in(configuration, AddressBook.of(configuration, str(other)))) is not None
                 }
             if len(others) == 1:

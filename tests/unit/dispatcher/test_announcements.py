@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.dispatcher.options import announced, announced_directories
+from holdfast.dispatcher.announcements import announced, announced_directories
 
 
 @pytest.fixture
