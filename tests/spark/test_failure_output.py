@@ -44,11 +44,21 @@ env.execute("words")
 ON_SPARK = ["available-now", pytest.param("real-time", marks=pytest.mark.skipif(not REAL_TIME, reason="Spark 4.3"))]
 
 
-def run(place: Path, trigger: str, *command: str) -> list[str]:
+OWN_JOB = """
+try:
+    env.execute("words")
+except Exception as error:
+    print("ended:", type(error).__name__, flush=True)
+from pyspark.sql import SparkSession
+SparkSession.builder.getOrCreate().range(1).rdd.map(lambda row: 1 // 0).collect()
+"""
+
+
+def run(place: Path, trigger: str, *command: str, job: str = JOB) -> list[str]:
     """What the job prints, from the line on that says that it has started."""
     (place / "words").mkdir()
     (place / "words" / "1.txt").write_text("kelp eel\n")
-    (place / "job.py").write_text(JOB)
+    (place / "job.py").write_text(job)
     done = subprocess.run(
         [sys.executable, *command, "job.py", *(["--"] if command else []), trigger],
         cwd=place,
@@ -84,6 +94,20 @@ def test_a_function_that_raises_prints_at_most_forty_lines(
     assert "restarts in 0 ms from its last completed checkpoint, after 1 failure(s) in a row" in first
     assert [line.partition("in a row: ")[2] for line in again] == ["the same error as attempt 1"]
     assert "JobExecutionError: job 'words' failed 3 times in a row in the same way" in last
+
+
+@pytest.mark.parametrize("trigger", ON_SPARK)
+def test_a_job_of_the_program_itself_that_fails_later_in_the_session_logs_as_spark_does(
+    tmp_path: Path, trigger: str
+) -> None:
+    lines = run(tmp_path, trigger, job=JOB.replace('env.execute("words")\n', OWN_JOB))
+    ended = lines.index("ended: JobExecutionError")
+    assert "Exception in task" not in "\n".join(lines[:ended])
+    after = "\n".join(lines[ended:])
+    assert "ERROR Executor: Exception in task" in after
+    assert "WARN TaskSetManager: Lost task" in after
+    assert "failed 1 times; aborting job" in after
+    assert "\tat org.apache.spark" in after
 
 
 def test_verbose_prints_all_that_spark_says(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from holdfast.spark.input.description import records_behind
 from holdfast.spark.input.files import ConsumedFiles
 from holdfast.spark.input.positions import QueryDirectory, SourceListeners
 from holdfast.spark.input.source import JobFrames, StagedFrames
-from holdfast.spark.quiet_logs import QUERY_NAME, BatchFailedError
+from holdfast.spark.quiet_logs import MARK_TASKS, OUR_NAME, BatchFailedError
 from holdfast.spark.session import (
     EpochTrigger,
     arrow_batch_rows,
@@ -263,7 +263,7 @@ class SparkEngine(Engine):
 
         writer = (
             frame.writeStream.foreachBatch(each_batch)
-            .queryName(f"{QUERY_NAME}{self._job.key}")
+            .queryName(f"{OUR_NAME}{self._job.key}")
             .option("checkpointLocation", private.uri)
             .trigger(**self._trigger.arguments())
         )
@@ -320,6 +320,9 @@ class SparkEngine(Engine):
         epoch_job, key, broadcast = self._plan.epoch_jobs[number], self._job.key, self._broadcast
         messages = {stage.index: StageMessage.of(epoch, stage) for stage in epoch_job.stages}
         text = encode_epoch(key, messages) if keeps_properties() else None
+        properties = dict(MARK_TASKS) if keeps_properties() else {}
+        if text is not None:
+            properties[EPOCH_PROPERTY] = text
 
         def run_stage(frame: DataFrame, stage: Stage, columns: StructType) -> DataFrame:
             next_tasks = epoch_job.tasks.get(stage.index + 1, 0)
@@ -331,14 +334,14 @@ class SparkEngine(Engine):
                 self._steps[stage.index] = ArrowStep(function, columns, frame.columns)
             return self._steps[stage.index].over(frame)
 
-        if text is None:
-            yield run_stage
-            return
-        session.sparkContext.setLocalProperty(EPOCH_PROPERTY, text)
+        context: Any = session.sparkContext
+        for name, value in properties.items():
+            context.setLocalProperty(name, value)
         try:
             yield run_stage
         finally:
-            session.sparkContext.setLocalProperty(EPOCH_PROPERTY, None)  # type: ignore[arg-type]  # as its page says
+            for name in properties:
+                context.setLocalProperty(name, None)
 
     def process_all_available(self, ended: threading.Event) -> None:
         """Block until a query of the job has processed all present input, or the job has ended."""

@@ -115,12 +115,12 @@ def job_on_spark(
     directory_set = checkpoint_root(configuration)
     session = session or get_or_create(configuration)
     warn_ignored_options(session, configuration)
-    hide_task_failures(session)
     for path in configuration.get(PYTHON_FILES):
         if not Path(path).is_file():
             raise ConfigurationError(f"Option {PYTHON_FILES.key!r}: there is no file {path!r} on this host.")
         session.sparkContext.addPyFile(path)
     trigger = EpochTrigger.parse(configuration.get(EXECUTION_TRIGGER))
+    hide_task_failures(session, is_real_time=trigger.is_real_time)
     parallelism = configuration.get(DEFAULT_PARALLELISM)
     if parallelism is not None and parallelism < 1:
         raise ConfigurationError(f"Option 'parallelism.default': {parallelism} is not 1 or more.")

@@ -30,6 +30,7 @@ from holdfast.runtime.task.garbage_collection import collect_after_task
 from holdfast.spark.exchange import layout_schema, place
 from holdfast.spark.failure import TaskFailure, cause_of, text_of, translate
 from holdfast.spark.frame import ArrowFunction, map_in_arrow
+from holdfast.spark.quiet_logs import MARK_TASKS, OUR_NAME
 from holdfast.spark.session import REAL_TIME_SETTINGS, bind_session, keeps_properties
 from holdfast.spark.worker import disable_tcp_delays, end_input, end_with_jvm, error_in, wrap_errors
 
@@ -120,7 +121,7 @@ class PipelinedJob:
         self._stages = tuple(stages)
         self._description = description
         self._slot_timeout = slot_timeout
-        self._group = f"holdfast-{uuid.uuid4()}"
+        self._group = f"{OUR_NAME}{uuid.uuid4()}"
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
         self._cancelled = threading.Event()
@@ -218,6 +219,8 @@ class PipelinedJob:
         for key, value in context._jvm.scala.jdk.javaapi.CollectionConverters.asJava(settings).items():
             if key.startswith(_SQL):
                 context.setLocalProperty(key, value)
+        for key, value in MARK_TASKS.items():
+            context.setLocalProperty(key, value)
         context.setJobGroup(self._group, self._description, interruptOnCancel=True)
 
     def _frame(self) -> Any:
