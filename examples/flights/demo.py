@@ -10,21 +10,16 @@ no code with the job. All the while ``holdfast query --watch`` asks the job what
 from __future__ import annotations
 
 import argparse
-import contextlib
 import datetime as dt
 import json
-import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))  # the pieces of the demo lie beside it, and it is started by its path
@@ -33,121 +28,40 @@ import oracle  # noqa: E402
 import prepare  # noqa: E402
 import watch as watching  # noqa: E402
 
-SECONDS_BETWEEN_LOOKS = 0.2
-PATIENCE = 600.0
+from holdfast.cli.demo_job import CommittedRows, DemoJob  # noqa: E402
+
 QUERY_PORT = "9069"
 
 
-class CommittedRows:
-    """Counts the rows that a reader of the output can see, reading only the footers of files that are new."""
-
-    def __init__(self, output: Path) -> None:
-        self._output = output
-        self._rows: dict[Path, int] = {}
-
-    def count(self) -> int:
-        """Rows in all committed files."""
-        for path in self._output.rglob("*.parquet"):
-            if path not in self._rows:
-                self._rows[path] = pq.read_metadata(path).num_rows
-        return sum(self._rows.values())
-
-
-class Job:
-    """One run of ``job.py`` in a process group of its own; what it prints goes to a log file."""
-
-    def __init__(self, arguments: list[str], log: Path) -> None:
-        # Spark takes the python3 of the path for its workers unless it is told which.
-        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-        self.log = log
-        self._started = time.monotonic()
-        with log.open("wb") as sink:
-            self._process = subprocess.Popen(
-                [sys.executable, str(HERE / "job.py"), *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=sink,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                start_new_session=True,
-            )
-
-    @property
-    def seconds(self) -> float:
-        """Since the start of the process."""
-        return time.monotonic() - self._started
-
-    def exit_code(self) -> int | None:
-        """None while it runs."""
-        return self._process.poll()
-
-    def kill(self) -> None:
-        """SIGKILL to the driver's Python and its JVM at once: nobody gets to say goodbye."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-
-    def last_words(self, lines: int = 30) -> str:
-        """The end of its log."""
-        return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
-
-
-def watch(job: Job, committed: CommittedRows, total: int) -> Iterator[int]:
-    """Yields the number of committed rows while the job runs, and once more after its end."""
-    live = sys.stdout.isatty()
-    told = -1
-    while True:
-        ended = job.exit_code() is not None
-        rows = committed.count()
-        if rows != told:
-            told = rows
-            print(
-                f"\r  {rows:>9,} of {total:,} rows committed, {job.seconds:5.1f} s",
-                end="" if live else "\n",
-                flush=True,
-            )
-        yield rows
-        if ended:
-            break
-        if job.seconds > PATIENCE:
-            raise SystemExit(f"the job has not ended after {PATIENCE:.0f} s; its log is {job.log}")
-        time.sleep(SECONDS_BETWEEN_LOOKS)
-    if live:
-        print()
+def start(arguments: list[str], log: Path) -> DemoJob:
+    """Start `job.py`."""
+    return DemoJob([sys.executable, str(HERE / "job.py"), *arguments], log)
 
 
 def run_until_half(arguments: list[str], log: Path, committed: CommittedRows, total: int) -> tuple[int, float]:
     """Runs the job and kills it at half; returns the rows committed then and rows per second after the first epoch."""
-    job = Job(arguments, log)
-    try:
-        speed = Speed()
-        for rows in watch(job, committed, total):
+    speed = Speed()
+    with start(arguments, log) as job:
+        for rows in job.follow(committed, total):
             speed.note(rows)
-            if rows >= total // 2 and job.exit_code() is None:
-                job.kill()
-                if sys.stdout.isatty():
-                    print()
-                print(f"  killed its process group with SIGKILL after {job.seconds:.1f} s")
-                return committed.count(), speed.rows_per_second()
-        print(job.last_words())
-        raise SystemExit(f"the job ended by itself (exit code {job.exit_code()}) before it could be killed at half")
-    finally:
+            if rows >= total // 2:
+                break
+        if job.exit_code is not None:
+            raise job.error(f"The job ended (exit code {job.exit_code}) before it could be killed at half.")
         job.kill()
+        print(f"  killed its process group with SIGKILL after {job.seconds:.1f} s")
+    return committed.count(), speed.rows_per_second()
 
 
 def run_to_the_end(arguments: list[str], log: Path, committed: CommittedRows, total: int) -> float:
     """Runs the job until it ends; returns rows per second after the first epoch."""
-    job = Job(arguments, log)
-    try:
-        speed = Speed()
-        for rows in watch(job, committed, total):
+    speed = Speed()
+    with start(arguments, log) as job:
+        for rows in job.follow(committed, total):
             speed.note(rows)
-        if job.exit_code() != 0:
-            print(job.last_words())
-            raise SystemExit(f"the job failed with exit code {job.exit_code()}; its log is {job.log}")
+        job.require_success()
         print(f"  ended with exit code 0 after {job.seconds:.1f} s")
-        return speed.rows_per_second()
-    finally:
-        job.kill()
+    return speed.rows_per_second()
 
 
 class Speed:

@@ -25,8 +25,8 @@ sys.path.insert(0, str(HERE))  # the pieces of the demo lie beside it, and it is
 
 import oracle  # noqa: E402
 import prepare  # noqa: E402
-from demo import CommittedRows  # noqa: E402
 
+from holdfast.cli.demo_job import CommittedRows  # noqa: E402
 from holdfast.testing.server.zookeeper import ZooKeeperEnsemble  # noqa: E402
 
 HOLDFAST = str(Path(sys.executable).with_name("holdfast"))

@@ -13,15 +13,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import shutil
-import signal
-import subprocess
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,52 +31,19 @@ import traffic  # noqa: E402
 from confluent_kafka import Consumer, KafkaError, TopicPartition  # noqa: E402
 from deltalake import DeltaTable  # noqa: E402
 
+from holdfast.cli.demo_job import DemoJob  # noqa: E402
 from holdfast.queryable import QueryableStateClient  # noqa: E402
 from holdfast.queryable.wire.errors import QueryError  # noqa: E402
 from holdfast.testing import KafkaServer  # noqa: E402
 from holdfast.testing.server.kafka import kafka_jars  # noqa: E402
 
-PATIENCE = 900.0
 EPOCHS = 8
 
 
-class Job:
-    """One run of `job.py` in a process group of its own; what it prints goes to a log file."""
-
-    def __init__(self, options: list[str], arguments: list[str], log: Path) -> None:
-        holdfast = str(Path(sys.executable).with_name("holdfast"))
-        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-        self._log = log
-        with log.open("wb") as output:
-            self._process = subprocess.Popen(
-                [holdfast, "run", *options, str(HERE / "job.py"), "--", *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                start_new_session=True,
-            )
-
-    @property
-    def session(self) -> int:
-        """The id of its session and process group."""
-        return self._process.pid
-
-    def is_running(self) -> bool:
-        """Whether it has not ended."""
-        return self._process.poll() is None
-
-    def kill(self) -> None:
-        """SIGKILL to the driver's Python and its JVM at once: nobody gets to say goodbye."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-
-    def require_success(self) -> None:
-        """Waits until it has ended well."""
-        if self._process.wait(PATIENCE) != 0:
-            log = self._log.read_text(encoding="utf-8", errors="replace")
-            raise SystemExit(f"the job failed with exit code {self._process.returncode}:\n{log[-4000:]}")
+def start(options: list[str], arguments: list[str], log: Path) -> DemoJob:
+    """Start `job.py` with options of `holdfast run` and arguments of its own."""
+    holdfast = str(Path(sys.executable).with_name("holdfast"))
+    return DemoJob([holdfast, "run", *options, str(HERE / "job.py"), "--", *arguments], log)
 
 
 class Watch(threading.Thread):
@@ -182,33 +146,25 @@ def run(broker: str, work: Path, number: int, port: int) -> int:
     watch = Watch(port, card)
     watch.start()
     cards: list[dict[str, Any]] = []
-    job = Job([], arguments, work / "job-1.log")
     try:
-        enough = sum(oracle.alerts(morning, rules).values()) // 2
-        begun = time.monotonic()
-        while (alerts := sum(written_alerts(broker).values())) < enough:
-            if not job.is_running():
-                job.require_success()
-                raise SystemExit("the job ended before it could be killed in the middle")
-            if time.monotonic() - begun > PATIENCE:
-                raise SystemExit(f"the job has not come to the middle after {PATIENCE:.0f} s; its log is in {work}")
-            time.sleep(0.5)
-        job.kill()
-        print(f"  {alerts} alerts are there; its process group was killed with SIGKILL")
+        with start([], arguments, work / "job-1.log") as job:
+            enough = sum(oracle.alerts(morning, rules).values()) // 2
+            job.wait_until(lambda: written_alerts(broker).total() >= enough, "half of the alerts were there")
+            job.kill()
+            print(f"  {written_alerts(broker).total()} alerts are there; its process group was killed with SIGKILL")
 
         print(f"3. While it is down a rule changes, and {len(evening):,} more payments come")
         traffic.send(broker, "rules", traffic.as_json(change, "name"))
         traffic.send(broker, "payments", traffic.as_json(evening, "card"))
 
         print("4. The same program again: it goes on until it has read all that is there")
-        job = Job(["-D", "execution.trigger=available-now"], arguments, work / "job-2.log")
-        while job.is_running():
-            with contextlib.suppress(QueryError):
-                cards = dashboard.worst_cards(port)
-            time.sleep(0.5)
-        job.require_success()
+        with start(["-D", "execution.trigger=available-now"], arguments, work / "job-2.log") as job:
+            while job.exit_code is None:
+                with contextlib.suppress(QueryError):
+                    cards = dashboard.worst_cards(port)
+                time.sleep(0.5)
+            job.require_success()
     finally:
-        job.kill()
         watch.end()
     print("  its dashboard, shortly before the end:\n")
     print("    " + dashboard.page(cards, dashboard.best_merchants(table)).replace("\n", "\n    ") + "\n")
@@ -229,27 +185,40 @@ def run(broker: str, work: Path, number: int, port: int) -> int:
     return 0
 
 
-def main() -> int:
-    """Runs the demo as the command line says."""
-    parser = argparse.ArgumentParser(description="Payments through Kafka, a SIGKILL in the middle, nothing lost.")
-    parser.add_argument("--work", type=Path, default=HERE.parent.parent / ".demo-kafka", help="where all is written")
-    parser.add_argument("--payments", type=int, default=20_000)
+def run_demo(parser: argparse.ArgumentParser, work: str, run: Callable[[str, argparse.Namespace], int]) -> int:
+    """Run a demo as the command line says, on a broker of its own if the command line names none.
+
+    Args:
+        parser: The arguments of the demo; `--work` and `--broker` are added.
+        work: The name of the directory of its files, unless the command line names one.
+        run: Runs the demo on a broker, and returns the exit code.
+    """
+    parser.add_argument("--work", type=Path, default=HERE.parent.parent / work, help="where everything is written")
     parser.add_argument("--broker", help="host:port of a Kafka without the topics of the demo (default: its own)")
-    parser.add_argument("--query-port", type=int, default=9069)
     arguments = parser.parse_args()
+    if not arguments.broker and kafka_jars() is None:
+        raise SystemExit("there are no jars of a Kafka broker: run scripts/jars.py kafka, or name one by --broker")
     started = time.monotonic()
-    work = arguments.work.resolve()
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
+    arguments.work = arguments.work.resolve()
+    shutil.rmtree(arguments.work, ignore_errors=True)
+    arguments.work.mkdir(parents=True)
     if arguments.broker:
-        code = run(arguments.broker, work, arguments.payments, arguments.query_port)
+        code = run(arguments.broker, arguments)
     else:
-        if kafka_jars() is None:
-            raise SystemExit("there are no jars of a Kafka broker: run scripts/jars.py kafka, or name one by --broker")
-        with KafkaServer(work / "kafka") as server:
-            code = run(server.bootstrap_servers, work, arguments.payments, arguments.query_port)
+        with KafkaServer(arguments.work / "kafka") as server:
+            code = run(server.bootstrap_servers, arguments)
     print(f"{'Done' if code == 0 else 'FAILED'} in {time.monotonic() - started:.0f} s.")
     return code
+
+
+def main() -> int:
+    """Run the demo as the command line says."""
+    parser = argparse.ArgumentParser(description="Payments through Kafka, a SIGKILL in the middle, nothing lost.")
+    parser.add_argument("--payments", type=int, default=20_000)
+    parser.add_argument("--query-port", type=int, default=9069)
+    return run_demo(
+        parser, ".demo-kafka", lambda broker, given: run(broker, given.work, given.payments, given.query_port)
+    )
 
 
 if __name__ == "__main__":

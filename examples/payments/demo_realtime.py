@@ -5,7 +5,7 @@ a rate, reads the alerts as they come, and kills one of Spark's Python workers w
 long alerts took from the moment when their payment was sent, and compares alerts and turnovers with `oracle.py`. Alerts
 are written at least once, so some may come twice after the kill; the table is exactly once.
 
-    python examples/payments/demo_realtime.py [--work DIR] [--payments N] [--rate N]
+    python examples/payments/demo_realtime.py [--work DIR] [--payments N] [--rate N] [--broker HOST:PORT]
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import signal
 import sys
 import threading
@@ -28,10 +27,7 @@ sys.path.insert(0, str(HERE))  # the pieces of the demo lie beside it, and it is
 import oracle  # noqa: E402
 import traffic  # noqa: E402
 from confluent_kafka import Consumer, Producer, TopicPartition  # noqa: E402
-from demo import PATIENCE, Job, newest_everywhere, written_turnovers  # noqa: E402
-
-from holdfast.testing import KafkaServer  # noqa: E402
-from holdfast.testing.server.kafka import kafka_jars  # noqa: E402
+from demo import newest_everywhere, run_demo, start, written_turnovers  # noqa: E402
 
 SETTINGS = {
     "spark.master": "local[16]",
@@ -120,22 +116,6 @@ def busiest_worker(session: int) -> int:
     return max((used, process) for used, process, parent in children if parent in daemons)[1]
 
 
-def wait_until(is_met: Any, job: Job, what: str) -> None:
-    """Waits, as long as the job runs.
-
-    Raises:
-        SystemExit: The job has ended, or it took too long.
-    """
-    begun = time.monotonic()
-    while not is_met():
-        if not job.is_running():
-            job.require_success()
-            raise SystemExit(f"the job ended before {what}")
-        if time.monotonic() - begun > PATIENCE:
-            raise SystemExit(f"{what}: not within {PATIENCE:.0f} s")
-        time.sleep(0.1)
-
-
 def latencies(seen: dict[oracle.Alert, float], sent: dict[int, float], begin: float, end: float) -> str:
     """Describe how long the alerts took whose payments were sent in a time."""
     took = sorted(at - sent[alert[0]] for alert, at in seen.items() if begin <= sent[alert[0]] < end)
@@ -159,16 +139,16 @@ def run(broker: str, work: Path, number: int, rate: int) -> int:
     print(f"1. The job starts; {len(rules)} rules and {len(first):,} payments go into Kafka")
     traffic.make_topics(broker)
     traffic.send(broker, "rules", traffic.as_json(rules, "name"))
-    job = Job(options, arguments, work / "job.log")
+    job = start(options, arguments, work / "job.log")
     alerts = Alerts(broker)
     alerts.start()
     sender = Traffic(broker, rest, rate)
     try:
         # A rule holds for the payments that come after it.
-        wait_until(lambda: any((work / "checkpoints").glob("*/chk-3")), job, "it had read the rules")
+        job.wait_until(lambda: any((work / "checkpoints").glob("*/chk-3")), "it had read the rules")
         traffic.send(broker, "payments", traffic.as_json(first, "card"))
         early = set(oracle.alerts(first, rules))
-        wait_until(lambda: early <= alerts.found.keys(), job, "the first alerts came")
+        job.wait_until(lambda: early <= alerts.found.keys(), "the first alerts came")
 
         print(f"2. {len(rest):,} payments, {rate:,} a second, while alerts are read")
         begun = time.time()
@@ -182,14 +162,13 @@ def run(broker: str, work: Path, number: int, rate: int) -> int:
         def seen_again() -> list[float]:
             return [at for alert, at in list(alerts.seen.items()) if sender.sent.get(alert[0], 0) > killed]
 
-        wait_until(seen_again, job, "alerts came again")
+        job.wait_until(seen_again, "alerts came again")
         print(f"  the first alert of a later payment came after {min(seen_again()) - killed:.1f} s")
         sender.join()
-        wait_until(lambda: expected.keys() <= alerts.found.keys(), job, "all alerts came")
+        job.wait_until(lambda: expected.keys() <= alerts.found.keys(), "all alerts came")
         newest = newest_everywhere(broker)
-        wait_until(
+        job.wait_until(
             lambda: not oracle.turnover_problems(written_turnovers(table), payments, newest),
-            job,
             "all hours were there",
         )
     finally:
@@ -213,22 +192,11 @@ def run(broker: str, work: Path, number: int, rate: int) -> int:
 
 
 def main() -> int:
-    """Runs the demo as the command line says."""
+    """Run the demo as the command line says."""
     parser = argparse.ArgumentParser(description="Payments in real time; a worker is killed, and nothing is lost.")
-    parser.add_argument("--work", type=Path, default=HERE.parent.parent / ".demo-realtime", help="where all is written")
     parser.add_argument("--payments", type=int, default=10_000)
     parser.add_argument("--rate", type=int, default=200, help="payments a second (default: 200)")
-    arguments = parser.parse_args()
-    if kafka_jars() is None:
-        raise SystemExit("there are no jars of a Kafka broker: run scripts/jars.py kafka")
-    started = time.monotonic()
-    work = arguments.work.resolve()
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
-    with KafkaServer(work / "kafka") as server:
-        code = run(server.bootstrap_servers, work, arguments.payments, arguments.rate)
-    print(f"{'Done' if code == 0 else 'FAILED'} in {time.monotonic() - started:.0f} s.")
-    return code
+    return run_demo(parser, ".demo-realtime", lambda broker, given: run(broker, given.work, given.payments, given.rate))
 
 
 if __name__ == "__main__":

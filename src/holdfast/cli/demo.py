@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -19,9 +18,9 @@ from typing import Final
 import click
 import pyarrow as pa
 import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 
 from holdfast.checkpoint.reader import read_newest
+from holdfast.cli.demo_job import CommittedRows, DemoJob
 from holdfast.cli.doctor import PROBLEM, check_java, check_spark, spark_version
 from holdfast.cli.locate import Registers, job_directories
 from holdfast.cli.new import make_project
@@ -33,10 +32,7 @@ _WORDS: Final = ("kelp", "rock", "tide", "sand", "silt", "crab", "gull", "salt",
 _FILES: Final = 120
 _WORDS_IN_FILE: Final = 400
 _WORDS_IN_LINE: Final = 10
-_LOOK_SECONDS: Final = 0.1
-_LONGEST_RUN: Final = 600.0
 _TOP: Final = 5
-_LAST_LINES: Final = 30
 _RUN: Final = "from holdfast.cli import main; main()"
 
 
@@ -100,20 +96,20 @@ def _demonstrate(directory: Path) -> bool:
     total = expected.total()
     click.echo(f"1. Input: {total:,} words in {_FILES} files.")
     click.echo(f"2. holdfast run {_PROJECT}.py, until half of the words are counted")
-    job = _Job(project, "first.log")
-    rows = job.run(total, lambda committed: committed >= total // 2)
-    if job.exit_code is not None:
-        raise JobExecutionError(
-            f"The job ended (exit code {job.exit_code}) before it could be killed. The end of its log:\n{job.log_end()}"
-        )
-    job.kill()
+    committed, rows = CommittedRows(project / "output"), 0
+    with _start(project, "first.log") as job:
+        for rows in job.follow(committed, total):
+            if rows >= total // 2:
+                break
+        if job.exit_code is not None:
+            raise job.error(f"The job ended (exit code {job.exit_code}) before it could be killed.")
+        job.kill()
     click.echo(f"   Killed the job and its Spark with SIGKILL after {job.seconds:.0f} s: {rows:,} rows are committed.")
     click.echo(f"   {_newest_checkpoint(project)}")
     click.echo("3. The same command again: it continues from this checkpoint")
-    job = _Job(project, "second.log")
-    rows = job.run(total, lambda committed: False)
-    if job.exit_code != 0:
-        raise JobExecutionError(f"The job failed with exit code {job.exit_code}. The end of its log:\n{job.log_end()}")
+    with _start(project, "second.log") as job:
+        *_, rows = job.follow(committed, total)
+        job.require_success()
     click.echo(f"   Ended after {job.seconds:.0f} s: {rows:,} rows are committed.")
     click.echo("4. Totals, and those of an uninterrupted computation in plain Python")
     output = ds.dataset(project / "output", format="parquet").to_table()
@@ -144,100 +140,31 @@ def _write_input(directory: Path) -> Counter[str]:
     return counts
 
 
-class _Job:
-    """One run of the project's program, in a process group of its own.
+def _start(project: Path, log: str) -> DemoJob:
+    """Start the project's program.
 
     Args:
         project: The directory of the project.
         log: The name of the file that gets its output.
     """
-
-    def __init__(self, project: Path, log: str) -> None:
-        self._log = project / log
-        self._output = project / "output"
-        self._rows: dict[Path, int] = {}
-        self._started = time.monotonic()
-        scratch = project / "tmp"  # what a JVM that is killed leaves goes with the project
-        scratch.mkdir(exist_ok=True)
-        environment = {
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            **os.environ,
-            "PYSPARK_PYTHON": sys.executable,
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
+    scratch = project / "tmp"  # what a JVM that is killed leaves goes with the project
+    scratch.mkdir(exist_ok=True)
+    options = {
+        "spark.master": "local[2]",
+        "spark.ui.enabled": "false",
+        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={scratch}",
+    }
+    given = [part for key, value in options.items() for part in ("-D", f"{key}={value}")]
+    return DemoJob(
+        [sys.executable, "-c", _RUN, "run", f"{_PROJECT}.py", *given],
+        project / log,
+        project,
+        {
+            "SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1"),
             "SPARK_LOCAL_DIRS": str(scratch),
             "TMPDIR": str(scratch),
-        }
-        options = {
-            "spark.master": "local[2]",
-            "spark.ui.enabled": "false",
-            "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={scratch}",
-        }
-        given = [part for key, value in options.items() for part in ("-D", f"{key}={value}")]
-        with self._log.open("wb") as log_file:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _RUN, "run", f"{_PROJECT}.py", *given],
-                cwd=project,
-                stdin=subprocess.DEVNULL,
-                stdout=log_file,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                start_new_session=True,
-            )
-
-    @property
-    def seconds(self) -> float:
-        """Seconds since its start."""
-        return time.monotonic() - self._started
-
-    @property
-    def exit_code(self) -> int | None:
-        """None while it runs."""
-        return self._process.poll()
-
-    def run(self, total: int, is_enough: Callable[[int], bool]) -> int:
-        """Wait until it ends, or enough rows are committed, and return their number; if interrupted, kill it.
-
-        Raises:
-            JobExecutionError: It takes too long.
-        """
-        is_terminal, shown = sys.stdout.isatty(), -1
-        try:
-            while True:
-                has_ended = self.exit_code is not None
-                committed = self._count_committed()
-                if committed != shown:
-                    shown = committed
-                    line = f"   {committed:>7,} of {total:,} rows are committed, {self.seconds:4.1f} s"
-                    click.echo(f"\r{line}" if is_terminal else line, nl=not is_terminal)
-                if has_ended or is_enough(committed):
-                    break
-                if self.seconds > _LONGEST_RUN:
-                    raise JobExecutionError(
-                        f"The job has not ended after {_LONGEST_RUN:.0f} s. The end of its log:\n{self.log_end()}"
-                    )
-                time.sleep(_LOOK_SECONDS)
-        except BaseException:
-            self.kill()
-            raise
-        if is_terminal:
-            click.echo()
-        return committed
-
-    def kill(self) -> None:
-        """Kill Python and the JVM with SIGKILL."""
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-
-    def log_end(self) -> str:
-        return "\n".join(self._log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:])
-
-    def _count_committed(self) -> int:
-        """Return the rows in the files of the output; each file is read once."""
-        for path in self._output.glob("*.parquet"):
-            if path not in self._rows:
-                self._rows[path] = pq.read_metadata(path).num_rows
-        return sum(self._rows.values())
+        },
+    )
 
 
 def _newest_checkpoint(project: Path) -> str:
