@@ -24,6 +24,7 @@ from holdfast.datastream.connectors.kafka.topic_ranges import (
 )
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.function.source import EpochGate
+from holdfast.runtime.job.engine import InputGoneError
 from holdfast.testing import KafkaServer
 from tests.stories.kafka import PATIENCE, make_topic, messages, produce, require_jars, running_broker
 
@@ -211,7 +212,7 @@ def test_topics_that_are_gone_or_another_one_are_refused(broker: KafkaServer) ->
     make_topic(broker.bootstrap_servers, "gone", partitions=1)
     produce(broker.bootstrap_servers, "gone", "x", "y")
     for selection in (by_name, by_pattern):
-        with pytest.raises(ConfigurationError, match="is not the one that the job has read"):
+        with pytest.raises(InputGoneError, match="is not the one that the job has read"):
             ranges(broker, selection).latest(start, False)
 
 
@@ -223,7 +224,7 @@ def test_records_that_kafka_has_no_more_are_missed(broker: KafkaServer) -> None:
     place = TopicPartition("short", 0, 2)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     admin.delete_records([place])[place].result(PATIENCE)
-    with pytest.raises(ConfigurationError, match="from offset 0 to 2 before they were read"):
+    with pytest.raises(InputGoneError, match="from offset 0 to 2 before they were read"):
         planner.plan(start, planner.latest(start, False))
     assert read(planner, planner.initial(), planner.latest(planner.initial(), False)) == [b"c"]
 

@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
+from holdfast.cli.output import FAILED, exit_code_of
 from holdfast.datastream.connectors.kafka import (
     KafkaOffsetsInitializer,
     KafkaSource,
@@ -21,6 +22,7 @@ from holdfast.datastream.connectors.kafka.topic_ranges import TopicRanges, Topic
 from holdfast.datastream.connectors.kafka.topic_splits import TopicSplits
 from holdfast.errors import ConfigurationError, StorageError
 from holdfast.runtime.function.source import EpochOffset, SourceSplit, SplitEnumerator
+from holdfast.runtime.job.engine import InputGoneError
 from holdfast.testing import KafkaServer
 from tests.stories.kafka import PATIENCE, make_topic, produce, running_broker
 
@@ -173,9 +175,9 @@ def test_a_deleted_and_created_topic_is_refused(broker: KafkaServer) -> None:
     with pytest.raises(ConfigurationError, match="'reborn' does not exist"):
         TopicSplits(ranges(broker, "reborn", patience=2000)).create_enumerator(None, 1).discover()
     make_topic(broker.bootstrap_servers, "reborn", partitions=1)
-    with pytest.raises(ConfigurationError, match="was deleted and created again"):
+    with pytest.raises(InputGoneError, match="was deleted and created again"):
         task.discover()
-    with pytest.raises(ConfigurationError, match="was deleted and created again"):
+    with pytest.raises(InputGoneError, match="was deleted and created again"):
         Task(ranges(broker, "reborn"), task.position())
 
 
@@ -188,11 +190,13 @@ def test_records_that_were_deleted_before_they_were_read_are_an_error(broker: Ka
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     limit = TopicPartition("short", 0, 2)
     next(iter(admin.delete_records([limit]).values())).result(PATIENCE)
-    with pytest.raises(ConfigurationError, match=r"deleted the records of 'short', partition 0, from offset 0 to 2"):
+    deleted = r"deleted the records of 'short', partition 0, from offset 0 to 2"
+    with pytest.raises(InputGoneError, match=deleted) as caught:
         Task(ranges(broker, "short"), position)
+    assert exit_code_of(caught.value) == FAILED
     reader = TopicSplits(ranges(broker, "short")).create_reader(0)
     reader.add_splits([SourceSplit("short-0", position_state(position))])
-    with pytest.raises(ConfigurationError, match=r"deleted the records of 'short', partition 0, from offset 0 to 2"):
+    with pytest.raises(InputGoneError, match=deleted):
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
             reader.poll()

@@ -34,6 +34,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from holdfast.datastream.connectors.kafka.client import KafkaConnection, translate_errors
 from holdfast.errors import ConfigurationError, StorageError
 from holdfast.runtime.function.source import EpochGate
+from holdfast.runtime.job.engine import InputGoneError
 
 NO_GROUP: Final = "committed_offsets() needs set_group_id(), which names the group with the committed offsets."
 PartitionKey = tuple[str, int]
@@ -358,7 +359,8 @@ class TopicRanges:
         """Return the end of the next epoch; `start` if nothing is new. Blocks.
 
         Raises:
-            ConfigurationError: A topic was deleted, or was deleted and created again.
+            ConfigurationError: A topic does not exist.
+            InputGoneError: A topic was deleted and created again.
         """
         metadata = self.topic_metadata(start)
         metadata.check_topics(start, self.selection.pattern)
@@ -405,7 +407,7 @@ class TopicRanges:
         """Return a range for each partition with new records. Blocks.
 
         Raises:
-            ConfigurationError: Records were deleted before they were read.
+            InputGoneError: Records were deleted before they were read.
         """
         begun, until = next_offsets(start), next_offsets(end)
         new = [place for place in until if place not in begun]
@@ -525,7 +527,8 @@ class TopicMetadata:
         """Check that the topics of an offset still exist, with the same ids.
 
         Raises:
-            ConfigurationError: A topic was deleted, or was deleted and created again.
+            ConfigurationError: A topic does not exist.
+            InputGoneError: A topic was deleted and created again.
             StorageError: A topic exists, but was missing when topics were listed.
         """
         for topic, entry in start.items():
@@ -534,16 +537,19 @@ class TopicMetadata:
                     raise StorageError(f"Not all Kafka brokers know the topic {topic!r} yet.")
                 raise _missing_topic_error(topic)
             if topic in self.ids and self.ids[topic] != entry["id"]:
-                raise ConfigurationError(
+                raise InputGoneError(
                     f"The Kafka topic {topic!r} is not the one that the job has read: it was deleted and created again "
                     f"(its id was {entry['id']}, and is now {self.ids[topic]}), so its offsets refer to other records. "
                     "To read the new topic, give the source another uid and start with -n."
                 )
 
 
-def deleted_records_error(place: PartitionKey, begun: int, first: int) -> ConfigurationError:
-    """Return the error for records that were deleted before they were read."""
-    return ConfigurationError(
+def deleted_records_error(place: PartitionKey, begun: int, first: int) -> InputGoneError:
+    """Return the error for records that were deleted before they were read.
+
+    A new attempt meets it again, so the job fails. Flink skips such records unless `auto.offset.reset` is `none`.
+    """
+    return InputGoneError(
         f"Kafka deleted the records of {place[0]!r}, partition {place[1]}, from offset {begun} to {first} before they "
         "were read: the retention of the topic is too short for the job. Raise it. To continue without these records, "
         "give the source another uid and start with -n; it then reads from its starting offsets. Or start with --fresh."
