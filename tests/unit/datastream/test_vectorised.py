@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from holdfast.datastream.sinks import ParquetFileSink
 from holdfast.errors import ConfigurationError, OutputTypeError, StateError, UserFunctionError
-from holdfast.runtime.function.user_function import KeyedProcessFunction
+from holdfast.runtime.function.user_function import KeyedProcessFunction, RichFilterFunction
 from holdfast.runtime.operator import OperatorSubtask, SubtaskInfo
 from holdfast.runtime.operator.batch_function import BatchFunction, BatchSubtask, Groups
 from holdfast.runtime.operator.operator_instance import OperatorInstance
 from holdfast.state import ColumnarStateBackend, HashMapStateBackend
-from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, StateTtlConfig, ValueStateDescriptor
 from holdfast.state.version_reader import STATE_CACHE
 from holdfast.testing.state_contract.state_access_contract import StateEpochs
 from holdfast.types.arrow import batch_to_elements, elements_to_batch
@@ -36,6 +36,8 @@ from tests.unit.types.type_strategies import ATOMIC, TYPES
 EVENT = "k string, v bigint, x double, s string"
 LISTS = "k string, v bigint, s string, items array<int>"
 BACKENDS = [HashMapStateBackend, ColumnarStateBackend, lambda: PlainStateBackendFactory().create_from_config(None)]
+
+UpdateType = StateTtlConfig.UpdateType
 
 
 def keyed(schema=EVENT):
@@ -136,10 +138,11 @@ class Driven:
         self.info = SubtaskInfo("op", max_parallelism=128)
         self.opened = OperatorInstance(spec, self.info, self.epochs.new_backend())
 
-    def epoch(self, batches):
+    def epoch(self, batches, now=0):
         task = self.epochs.open()
         kind = BatchSubtask if self.spec.shape == "batches" else OperatorSubtask
         subtask = kind(self.opened, self.info, task.backend)
+        subtask.set_times(now, 0)
         out = []
         for rows in batches:
             batch = rows if isinstance(rows, pa.RecordBatch) else elements_to_batch(rows, self.spec.input_type)
@@ -180,6 +183,66 @@ def test_a_reduction_emits_what_a_loop_over_rows_emits(name, history, backend):
         # The other cut: all rows of the epoch in one go, row by row.
         expected = [looped.epoch([[row] for batch in epoch for row in batch]) for epoch in history]
     assert [list(map(repr, epoch)) for epoch in emitted] == [list(map(repr, epoch)) for epoch in expected]
+
+
+class FirstRows(RichFilterFunction):
+    """The row form of `deduplicate(ttl=...)`."""
+
+    def __init__(self, ttl):
+        self.ttl = ttl
+
+    def open(self, runtime_context):
+        seen = ValueStateDescriptor("seen", parse_type("boolean"))
+        seen.enable_time_to_live(self.ttl)
+        self.seen = runtime_context.get_state(seen)
+
+    def filter(self, value):
+        if self.seen.value():
+            return False
+        self.seen.update(True)
+        return True
+
+
+@st.composite
+def times_to_live(draw):
+    builder = StateTtlConfig.new_builder(draw(st.sampled_from([1, 5, 10])))
+    builder.set_update_type(draw(st.sampled_from([UpdateType.OnCreateAndWrite, UpdateType.OnReadAndWrite])))
+    builder.set_state_visibility(draw(st.sampled_from(list(StateTtlConfig.StateVisibility))))
+    return draw(
+        st.sampled_from([builder, builder.cleanup_incrementally(1, True), builder.disable_cleanup_in_background()])
+    )
+
+
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    history=histories, pauses=st.lists(st.integers(0, 12), min_size=4, max_size=4), ttl=times_to_live(), data=st.data()
+)
+def test_rows_are_deduplicated_for_a_time_as_a_loop_over_rows_does(history, pauses, ttl, data):
+    ttl, backend = ttl.build(), data.draw(st.sampled_from(BACKENDS[:2]))
+    times = np.cumsum(pauses).tolist()
+    with tempfile.TemporaryDirectory() as directory:
+        batched = Driven(spec_of(keyed().deduplicate(ttl)), backend(), f"{directory}/batches")
+        assert batched.spec.shape == "batches"
+        emitted = [batched.epoch(epoch, now) for epoch, now in zip(history, times, strict=False)]
+        looped = Driven(spec_of(keyed().filter(FirstRows(ttl))), backend(), f"{directory}/rows")
+        expected = [looped.epoch(epoch, now) for epoch, now in zip(history, times, strict=False)]
+    assert [list(map(repr, epoch)) for epoch in emitted] == [list(map(repr, epoch)) for epoch in expected]
+
+
+def test_state_with_a_time_to_live_is_read_and_written_as_columns(tmp_path):
+    last = ValueStateDescriptor("last", "bigint")
+    last.enable_time_to_live(StateTtlConfig.new_builder(10).build())
+
+    def difference(batch, state):
+        before = state.get(batch["k"])
+        state.put(batch["k"], batch["v"])
+        return batch.set_column(1, "v", pc.subtract(batch["v"], before))
+
+    stream = keyed("k string, v bigint").process_batches(difference, "k string, v bigint", state=last)
+    driven = Driven(spec_of(stream), HashMapStateBackend(), str(tmp_path))
+    assert driven.epoch([[("a", 3), ("b", 1)]], 0) == [("a", None), ("b", None)]
+    assert driven.epoch([[("a", 5)]], 9) == [("a", 2)]
+    assert sorted(driven.epoch([[("a", 6), ("b", 7)]], 10)) == [("a", 1), ("b", None)], "b has expired"
 
 
 def spark_order(value):

@@ -21,7 +21,6 @@ from holdfast.runtime.operator.reduction import (
     ChoosingReduction,
     CountReduction,
     Deduplication,
-    ExpiringDeduplication,
     InTuples,
     MeanReduction,
     SumReduction,
@@ -291,17 +290,15 @@ class KeyedStream(DataStream):
 
         Args:
             ttl: How long a key is known after its first row, in processing time: milliseconds, a `timedelta`, text such
-                as ``"1 h"``, or a `StateTtlConfig`. Without it each key is kept for ever, and batches are processed by
-                columns, which is faster.
+                as ``"1 h"``, or a `StateTtlConfig`. Without it each key is kept for ever.
 
         Raises:
             ConfigurationError: It is no duration, or not positive; or the stream has changes.
         """
         self._reject_changes("deduplicate()")
-        if ttl is not None:
-            config = ttl if isinstance(ttl, StateTtlConfig) else StateTtlConfig.new_builder(ttl).build()
-            return self.filter(ExpiringDeduplication(config)).name("deduplicate")
-        return self._operator(self._batches(Deduplication(), self.get_type()), "deduplicate")
+        if ttl is not None and not isinstance(ttl, StateTtlConfig):
+            ttl = StateTtlConfig.new_builder(ttl).build()
+        return self._operator(self._batches(Deduplication(ttl), self.get_type()), "deduplicate")
 
     def top_n(self, n: int, column: int | str = 0, *, ascending: bool = False, name: str = "rank") -> DataStream:
         """Emit each row whose value is among the `n` greatest of its key when it comes, with its rank, from 1.

@@ -66,6 +66,8 @@ class ColumnState:
     def __init__(self, context: BatchContext, handle: Any) -> None:
         self._context = context
         self._handle = handle
+        # Values with a time to live are read and written one by one, because their handle knows which have expired.
+        self._has_cells = isinstance(handle, CellHandle) and not handle.descriptor.ttl_config.is_enabled()
         self._type: TypeInformation = handle.descriptor.type_info
         if isinstance(self._type, OpaqueTypeInformation):
             raise ConfigurationError(
@@ -92,7 +94,7 @@ class ColumnState:
         return self._get(self._context.slots_at(rows))
 
     def _get(self, slots: Sequence[Any]) -> pa.Array:
-        if isinstance(self._handle, CellHandle):
+        if self._has_cells:
             column = self._handle.column
             return column.layout.value.to_array(pick(column.values, slots))
         backend, value, found = self._context.backend, self._handle.value, []
@@ -124,7 +126,7 @@ class ColumnState:
             raise StateError(
                 f"State {self._handle.descriptor.name!r}: {len(array)} values were given for {len(slots)} keys."
             )
-        if isinstance(self._handle, CellHandle):
+        if self._has_cells:
             column = self._handle.column
             stored = column.values
             for slot, value in zip(slots, column.layout.value.to_stored(array), strict=True):
@@ -351,11 +353,10 @@ class BatchContext:
             state: A state handle of `open`.
 
         Raises:
-            ConfigurationError: It is no value state, has no declared type, or has a time to live.
+            ConfigurationError: It is no value state, or has no declared type.
         """
-        descriptor = getattr(state, "descriptor", None)
-        if not isinstance(descriptor, ValueStateDescriptor) or descriptor.ttl_config.is_enabled():
-            raise ConfigurationError(f"Only value state without a time to live can be read as columns, not {state!r}.")
+        if not isinstance(getattr(state, "descriptor", None), ValueStateDescriptor):
+            raise ConfigurationError(f"Only value state can be read as columns, not {state!r}.")
         return ColumnState(self, state)
 
     def slots_at(self, rows: Rows) -> Sequence[Any]:

@@ -14,10 +14,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.errors import OutputTypeError
-from holdfast.runtime.function.user_function import RichFilterFunction, RuntimeContext
+from holdfast.runtime.function.user_function import RuntimeContext
 from holdfast.runtime.operator.batch_function import (
     BatchContext,
     BatchFunction,
+    ColumnState,
     Groups,
     accumulate_groups,
     exact_decimals,
@@ -29,6 +30,7 @@ from holdfast.types.type_information import TypeInformation
 from holdfast.types.type_parser import parse_type
 
 _SAFE_SUM: Final = 2.0**62
+_EXPIRED_IS_VISIBLE: Final = StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp
 
 
 class Reduction(BatchFunction):
@@ -184,41 +186,38 @@ class InTuples(BatchFunction):
 
 
 class Deduplication(BatchFunction):
-    """Emits the first row of each key only."""
+    """Emits the first row of each key, and of each key again when its state has expired.
+
+    Args:
+        ttl: The time to live of the state; None for ever.
+    """
+
+    def __init__(self, ttl: StateTtlConfig | None = None) -> None:
+        self._ttl = ttl
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        self._seen: Any = runtime_context.get_state(ValueStateDescriptor("seen", parse_type("boolean")))
+        descriptor: ValueStateDescriptor[bool] = ValueStateDescriptor("seen", parse_type("boolean"))
+        if self._ttl is not None:
+            descriptor.enable_time_to_live(self._ttl)
+        self._seen: Any = runtime_context.get_state(descriptor)
 
     def process_batch(self, batch: pa.RecordBatch, ctx: BatchContext) -> Any:
         groups = Groups(ctx.slots)
         state = ctx.columns(self._seen)
-        seen = state.get_at(groups.first_rows)
-        new = np.sort(groups.first_rows[seen.is_null().to_numpy(zero_copy_only=False)])
-        state.put_at(new, pa.array(np.ones(len(new), bool)))
+        new = _mark_new(state, groups.first_rows)
+        if self._ttl is not None and self._ttl.state_visibility is _EXPIRED_IS_VISIBLE:
+            # The first read returned expired values once more, and deleted them: then the next row of the key is new.
+            new = np.concatenate([new, _mark_new(state, groups.order[groups.starts[groups.starts < groups.ends] + 1])])
+        new = np.sort(new)
         ctx.keep_timestamps(new)
         return batch.take(pa.array(new))
 
 
-class ExpiringDeduplication(RichFilterFunction):
-    """Keeps the first row of each key, and of each key again when its state has expired.
-
-    Args:
-        ttl: The time to live.
-    """
-
-    def __init__(self, ttl: StateTtlConfig) -> None:
-        self._ttl = ttl
-
-    def open(self, runtime_context: RuntimeContext) -> None:
-        seen: ValueStateDescriptor[bool] = ValueStateDescriptor("seen", parse_type("boolean"))
-        seen.enable_time_to_live(self._ttl)
-        self._seen: Any = runtime_context.get_state(seen)
-
-    def filter(self, value: Any) -> bool:
-        if self._seen.value():
-            return False
-        self._seen.update(True)
-        return True
+def _mark_new(state: ColumnState, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return those of some rows, of different keys, whose key has no state, and mark their keys."""
+    new = rows[state.get_at(rows).is_null().to_numpy(zero_copy_only=False)]
+    state.put_at(new, pa.array(np.ones(len(new), bool)))
+    return new
 
 
 class TopN(BatchFunction):
