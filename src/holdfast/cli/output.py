@@ -57,7 +57,9 @@ def errors_to_exit_codes() -> Iterator[None]:
     """Exit with the code of an error of Holdfast, or of Ctrl-C, that leaves the block; other errors pass."""
     try:
         yield
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
+        if interrupt.args:
+            sys.stderr.write(f"{interrupt}\n")
         sys.exit(INTERRUPTED)
     except HoldfastError as error:
         _exit(error)

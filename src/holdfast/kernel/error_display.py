@@ -44,6 +44,9 @@ def error_lines(error: HoldfastError) -> list[str]:
 
 
 def _print_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if isinstance(error, KeyboardInterrupt) and error.args:  # how the job ended; Python raises it without a text
+        sys.stderr.write(f"{error}\n")
+        return
     if not isinstance(error, HoldfastError):
         sys.__excepthook__(kind, error, trace)
         return

@@ -246,41 +246,61 @@ class JobClient:
         return self._master.control.is_interrupted
 
     def run_to_end(self) -> JobStatus:
-        """Block until the job has ended. SIGTERM and an interrupt from the keyboard end it after the current epoch.
+        """Block until the job has ended. SIGTERM and Ctrl-C end it after the current epoch.
 
         In a notebook an interrupt cancels it.
 
         Raises:
             HoldfastError: The job FAILED, or was fenced.
+            KeyboardInterrupt: Ctrl-C has ended it.
         """
-        with self._stop_on_sigterm():
+        signals = [signal.SIGTERM] if is_notebook() else [signal.SIGTERM, signal.SIGINT]
+        with self._stop_on(signals) as received:
             try:
                 while not self.await_termination(0.2):
                     pass
             except KeyboardInterrupt:
+                if signal.SIGINT in received:  # pressed again
+                    raise
                 self.cancel() if is_notebook() else self.stop()
                 self.await_termination()
                 raise
+        if signal.SIGINT in received:
+            words = f": {self.ending}" if self.ending else ""
+            raise KeyboardInterrupt(f"Interrupted. Job {self.name!r} ended {self.get_job_status().value}{words}.")
         return self.get_job_status()
 
     @contextmanager
-    def _stop_on_sigterm(self) -> Iterator[None]:
+    def _stop_on(self, signals: Sequence[signal.Signals]) -> Iterator[set[int]]:
+        """Stop the job at the first of some signals, and yield those that came. A second SIGINT interrupts the wait.
+
+        Without this PySpark's handler of SIGINT cancels all jobs of Spark, and so aborts the current epoch.
+        """
+        received: set[int] = set()
         if threading.current_thread() is not threading.main_thread():
-            yield
+            yield received
             return
 
         def stop(number: int, frame: FrameType | None) -> None:
             # Service managers send several signals; a second one in here would wait for locks held here.
             signal.signal(signal.SIGTERM, lambda number, frame: None)
-            logger.info("SIGTERM: the job ends after the current epoch")
+            name = signal.Signals(number).name
+            logger.info("%s: the job ends after the current epoch", name)
+            received.add(number)
             self._master.control.is_interrupted = True
             self.stop()
+            if number == signal.SIGINT:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
 
-        before = signal.signal(signal.SIGTERM, stop)
+        before = {each: signal.getsignal(each) for each in signals}
+        for each, handler in before.items():
+            if handler is not signal.SIG_IGN or each == signal.SIGTERM:
+                signal.signal(each, stop)
         try:
-            yield
+            yield received
         finally:
-            signal.signal(signal.SIGTERM, before)
+            for each, handler in before.items():
+                signal.signal(each, handler)
 
     @property
     def ending(self) -> str:
