@@ -18,7 +18,7 @@ from holdfast.kernel.key_group import KeyGroupRange, key_groups_of
 from holdfast.state import batch
 from holdfast.state.batch import ranks
 from holdfast.state.compaction_plan import CompactionOutput, CompactionPlan, common_lineage, layers
-from holdfast.state.descriptor import StateKind
+from holdfast.state.descriptor import StateKind, last_expired_stamp
 from holdfast.state.evolution import FORMER, SINCE, TTL, Conversion, Form, combine_forms, find_conversion
 from holdfast.state.layout import MAP_KEY, NAMESPACE, OP, STAMP, TIME_TO_LIVE, VALUE, Op
 from holdfast.state.probe import KEY, SegmentSlice
@@ -26,7 +26,6 @@ from holdfast.state.run_file import HASH, Lineage, RunHandle, RunMeta, RunReader
 from holdfast.state.run_writer import SegmentData, write_run
 from holdfast.state.timer_service import TIMER_PREFIX
 from holdfast.state.timers import MIN_TIME, TIMESTAMP, Times, raise_horizon
-from holdfast.state.ttl import last_expired_stamp
 from holdfast.storage.file_system import FileSystem
 
 Positions = npt.NDArray[np.int64]

@@ -169,6 +169,14 @@ class CleanupStrategies:
         return self.in_background or self.full_snapshot or self.compaction_query_entries is not None
 
 
+def last_expired_stamp(now: int, time_to_live: int) -> int:
+    """Return the greatest time of last use that has expired; later ones are kept. All times are milliseconds.
+
+    Tasks apply it in `hashmap/ttl_handles.py`, compaction when it merges the oldest run.
+    """
+    return now - time_to_live
+
+
 @dataclass(frozen=True)
 class StateTtlConfig:
     """Time to live of a state. Create one with `StateTtlConfig.new_builder(ttl).build()`.

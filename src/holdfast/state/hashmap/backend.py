@@ -19,15 +19,6 @@ from holdfast.state.compaction import tombstones
 from holdfast.state.descriptor import StateDescriptor, StateKind
 from holdfast.state.environment import Environment, TaskKvStateRegistry
 from holdfast.state.hashmap.columns import Column, ListColumn, MapColumn, ScalarColumn
-from holdfast.state.hashmap.expiring_handles import (
-    ExpiringAggregatingHandle,
-    ExpiringFoldingHandle,
-    ExpiringHandle,
-    ExpiringListHandle,
-    ExpiringMapHandle,
-    ExpiringReducingHandle,
-    ExpiringValueHandle,
-)
 from holdfast.state.hashmap.handles import (
     AggregatingHandle,
     CellHandle,
@@ -42,6 +33,15 @@ from holdfast.state.hashmap.handles import (
     ValueHandle,
 )
 from holdfast.state.hashmap.slots import Cells, NamespaceCursor, NamespacePlacement, SlotKeys, SlotPlacement, Slots
+from holdfast.state.hashmap.ttl_handles import (
+    ExpiringAggregatingHandle,
+    ExpiringFoldingHandle,
+    ExpiringHandle,
+    ExpiringListHandle,
+    ExpiringMapHandle,
+    ExpiringReducingHandle,
+    ExpiringValueHandle,
+)
 from holdfast.state.layout import VOID, OpaqueCodec, RowCodec, StateLayout, VoidNamespaceSerializer, average_size
 from holdfast.state.options import HASHMAP_MEMORY
 from holdfast.state.probe import Hashes, KeyProbe, SegmentSlice

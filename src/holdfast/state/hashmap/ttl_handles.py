@@ -1,7 +1,7 @@
 """Handles of state with a time to live. Each stored value, element or entry is paired with the time of its last use.
 
-`holdfast.state.ttl.last_expired_stamp` says what has expired at the processing time of the epoch. The timestamps are
-part of the state, so time while the job is down counts.
+`last_expired_stamp` of descriptors says what has expired at the processing time of the epoch. The timestamps are part
+of the state, so time while the job is down counts.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from holdfast.state.api import iter_entries
-from holdfast.state.descriptor import StateDescriptor, StateTtlConfig
+from holdfast.state.descriptor import StateDescriptor, StateTtlConfig, last_expired_stamp
 from holdfast.state.hashmap.columns import REWRITTEN
 from holdfast.state.hashmap.handles import (
     AggregatingHandle,
@@ -22,7 +22,6 @@ from holdfast.state.hashmap.handles import (
     ReducingHandle,
     ValueHandle,
 )
-from holdfast.state.ttl import last_expired_stamp
 
 _DEFAULT_CELLS_A_SNAPSHOT: Final = 10_000
 
