@@ -72,7 +72,8 @@ def hide_task_failures(session: SparkSession, *, is_real_time: bool = False) -> 
         context = jvm.org.apache.logging.log4j.LogManager.getContext(False)
         deny, neutral, accept = core.Filter.Result.DENY, core.Filter.Result.NEUTRAL, core.Filter.Result.ACCEPT
         pattern = core.filter.RegexFilter.createFilter
-        pairs = session.sparkContext._gateway.new_array(core.util.KeyValuePair, 1)
+        gateway: Any = session.sparkContext._gateway
+        pairs = gateway.new_array(core.util.KeyValuePair, 1)
         pairs[0] = core.util.KeyValuePair(TASK_MARK, _YES)
         for appender in context.getConfiguration().getAppenders().values():
             if appender.getClass().getName() != _CONSOLE:

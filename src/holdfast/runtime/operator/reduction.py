@@ -215,7 +215,7 @@ class Deduplication(BatchFunction):
 
 def _mark_new(state: ColumnState, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return those of some rows, of different keys, whose key has no state, and mark their keys."""
-    new = rows[state.get_at(rows).is_null().to_numpy(zero_copy_only=False)]
+    new: npt.NDArray[np.int64] = rows[state.get_at(rows).is_null().to_numpy(zero_copy_only=False)]
     state.put_at(new, pa.array(np.ones(len(new), bool)))
     return new
 
