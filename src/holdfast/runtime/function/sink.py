@@ -31,7 +31,7 @@ from holdfast.kernel.ids import OperatorID, new_nonce
 from holdfast.storage.file_system import join
 from holdfast.storage.job_directory import FileName
 from holdfast.storage.scheme import file_system_for
-from holdfast.types.arrow import element_schema
+from holdfast.types.arrow import Timestamps, element_schema
 from holdfast.types.type_information import TypeInformation
 from holdfast.types.types import Types
 
@@ -214,6 +214,19 @@ class SinkWriter(_Writer, ABC):
 
         Raises:
             RefusedElementError: The target cannot store it.
+        """
+
+
+class ColumnSinkWriter(SinkWriter):
+    """A writer that takes columns with their event times where it can, and elements elsewhere."""
+
+    @abstractmethod
+    def write_columns(self, batch: pa.RecordBatch, timestamps: Timestamps | None) -> bool:
+        """Stage many elements; return False, and stage none, if `write` has to be called with each of them.
+
+        Args:
+            batch: A column for each field of a row type, otherwise one column `value`.
+            timestamps: The event times; None if the elements have none.
         """
 
 

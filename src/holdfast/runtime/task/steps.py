@@ -33,7 +33,14 @@ from holdfast.kernel.watermark import (
 from holdfast.runtime.exchange.layout import Chunk
 from holdfast.runtime.exchange.stage_message import EpochDescriptor
 from holdfast.runtime.exchange.task_report import StepReport
-from holdfast.runtime.function.sink import SEND_ERRORS, RefusedElementError, WriterContext, WriterInitContext, owner_of
+from holdfast.runtime.function.sink import (
+    SEND_ERRORS,
+    ColumnSinkWriter,
+    RefusedElementError,
+    WriterContext,
+    WriterInitContext,
+    owner_of,
+)
 from holdfast.runtime.function.source import BatchDecoder, SplitInput
 from holdfast.runtime.graph.event_time import Observed
 from holdfast.runtime.graph.plan import Step
@@ -420,8 +427,7 @@ class SinkExecutor(StepExecutor):
         before = None if kept is None else kept.get(step.uid)
         self._writer = before or self._guard("opening the writer", step.sink.create_writer, context)
         self._write_batch = getattr(self._writer, "write_batch", None)
-        # Of the sinks of Holdfast that need columns and timestamps; it may leave the elements to `write`.
-        self._write_columns = getattr(self._writer, "write_columns", None)
+        self._write_columns = self._writer.write_columns if isinstance(self._writer, ColumnSinkWriter) else None
         self._letters: list[Any] = []
         self._timestamps: list[int | None] = []
         self._is_flushed = False

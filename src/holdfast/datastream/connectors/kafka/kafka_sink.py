@@ -47,10 +47,10 @@ from holdfast.datastream.sinks.staged_files import sweep_staged_files
 from holdfast.errors import CheckpointDeclinedError, ConfigurationError, StorageError
 from holdfast.kernel.secret import get_logger
 from holdfast.runtime.function.sink import (
+    ColumnSinkWriter,
     Committer,
     CommitterInitContext,
     Sink,
-    SinkWriter,
     WriterContext,
     WriterInitContext,
 )
@@ -183,7 +183,7 @@ def _marker_part(target: Any) -> Any:
     return {name: value for name, value in target.items() if name != _LIMITS} if isinstance(target, dict) else target
 
 
-class RecordSender(SinkWriter):
+class RecordSender(ColumnSinkWriter):
     """Sends records as elements arrive, in a real-time job.
 
     Args:

@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 from holdfast.datastream.sinks.staged_files import open_staged_file
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.runtime.function.sink import (
+    ColumnSinkWriter,
     Committable,
     ParquetStaging,
     RefusedElementError,
-    SinkWriter,
     WriterContext,
     WriterInitContext,
 )
@@ -455,7 +455,7 @@ def serialize_record(schema: KafkaRecordSerializationSchema, element: Any, times
         raise RefusedElementError(f"it cannot be converted to a record: {type(error).__name__}: {error}") from error
 
 
-class RecordStaging(SinkWriter):
+class RecordStaging(ColumnSinkWriter):
     """Stages the records of one subtask and epoch in a Parquet file in the job's directory.
 
     Tasks create the records, so an element that cannot be sent fails there, before a checkpoint includes its epoch.
@@ -504,7 +504,6 @@ class RecordStaging(SinkWriter):
         self._stage(record, size)
 
     def write_columns(self, batch: pa.RecordBatch, timestamps: Timestamps | None) -> bool:
-        """Stage many elements; return False, and stage none, if `write` has to be called with each of them."""
         records = self._schema.serialize_batch(batch, timestamps)
         if records is None:
             return False
