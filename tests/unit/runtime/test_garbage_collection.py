@@ -6,11 +6,19 @@ import gc
 import time
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from holdfast.common import Types
+from holdfast.datastream.connectors.datagen import DataGeneratorSource
+from holdfast.runtime.job.control import JobStatus
+from holdfast.runtime.master.job_client import JobClient
+from holdfast.runtime.operator import OperatorSubtask
 from holdfast.runtime.task import garbage_collection
-from holdfast.runtime.task.garbage_collection import collect_after_task
+from holdfast.runtime.task.garbage_collection import collect_after_task, collect_between_barriers, collect_young
+from holdfast.testing.real_time_runner import RealTimeProgram
 
 
 class Knot:
@@ -62,3 +70,55 @@ def test_looking_at_everything_takes_a_two_hundredth_of_the_time() -> None:
     collect_after_task()
     took = time.monotonic() - began
     assert 0 < garbage_collection._next_full_collection - time.monotonic() <= 200 * took
+
+
+# Real-time tasks, which do not end
+
+
+def test_a_cycle_that_outlived_young_collections_is_collected_at_the_next_barrier() -> None:
+    collect_between_barriers()
+    knot = Knot()
+    collect_young()
+    left = weakref.ref(knot)
+    del knot
+    collect_young()
+    assert left() is not None
+    collect_between_barriers()
+    assert left() is None
+
+
+def test_a_cycle_that_outlived_a_barrier_is_collected_by_a_full_collection(monkeypatch: pytest.MonkeyPatch) -> None:
+    collect_between_barriers()
+    knot = Knot()
+    collect_between_barriers()
+    old = weakref.ref(knot)
+    del knot
+    collect_between_barriers()
+    assert old() is not None
+    now = time.monotonic() + 3600
+    monkeypatch.setattr(garbage_collection.time, "monotonic", lambda: now)
+    collect_between_barriers()
+    assert old() is None
+
+
+def test_of_a_task_in_real_time_nothing_is_left_but_what_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs between two barriers refers to itself; each checkpoint would leave some more of it."""
+    alive: weakref.WeakSet[OperatorSubtask] = weakref.WeakSet()
+    begin = OperatorSubtask.__init__
+
+    def watched(subtask: OperatorSubtask, *arguments: Any) -> None:
+        begin(subtask, *arguments)
+        alive.add(subtask)
+
+    monkeypatch.setattr(OperatorSubtask, "__init__", watched)
+    program = RealTimeProgram()
+    source = DataGeneratorSource(lambda n: n, rows_per_second=100).split_source()
+    program.source("numbers", source, Types.LONG()).map(lambda n: n + 1, "bigint").for_each(lambda n: None).uid("out")
+    client = JobClient(program.master(tmp_path, source_tasks=1))  # one task, as in a worker of Spark
+    while client.get_job_status() is not JobStatus.RUNNING:
+        time.sleep(0.01)
+    for _ in range(10):
+        client.trigger_checkpoint().result(60)
+    assert 1 <= len(alive) <= 2
+    client.stop()
+    client.await_termination()

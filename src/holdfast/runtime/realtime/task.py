@@ -41,7 +41,11 @@ from holdfast.runtime.realtime.message import (
 )
 from holdfast.runtime.realtime.source_readers import SourceReaders
 from holdfast.runtime.realtime.task_meter import TaskMeter
-from holdfast.runtime.task.garbage_collection import collect_young, paused_garbage_collection
+from holdfast.runtime.task.garbage_collection import (
+    collect_between_barriers,
+    collect_young,
+    paused_garbage_collection,
+)
 from holdfast.runtime.task.stage_task import StageTask, TaskIdentity
 from holdfast.runtime.task.steps import KeyedStepExecutor, TimestampExecutor
 from holdfast.runtime.task.worker import LoadedJob
@@ -166,6 +170,9 @@ class RealTimeTask:
         clock: Processing time.
     """
 
+    _task: StageTask
+    """Runs from one barrier to the next; there is none before the driver starts the task."""
+
     def __init__(self, job: LoadedJob, stage: RealTimeStage, identity: TaskIdentity, clock: Clock) -> None:
         self._job, self._files = job.delaying_writes()
         self._stage = stage
@@ -272,6 +279,12 @@ class RealTimeTask:
     def _begin(self, epoch: EpochDescriptor) -> None:
         """Begin the time up to the next barrier, with the state of the task."""
         self._epoch = epoch
+        if hasattr(self, "_task"):
+            del self._task
+        self._meter.leave()
+        for own in self._own_clocks.values():
+            own.leave()
+        collect_between_barriers()
         # The driver does not know the watermarks: of partitions without elements it has heard nothing.
         times = StreamEventTime(epoch.event_time, self._watermarks, {})
         self._task = StageTask(
@@ -764,6 +777,10 @@ class _OwnClock:
     def follow(self, executor: TimestampExecutor) -> None:
         """Follow the executor of the time up to the next barrier."""
         self._executor, self._rows = executor, 0
+
+    def leave(self) -> None:
+        """Forget the executor that was followed."""
+        del self._executor
 
     def begin(self) -> None:
         """Begin the elements of one partition."""

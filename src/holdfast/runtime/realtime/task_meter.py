@@ -68,13 +68,14 @@ class TaskMeter:
 
     def follow(self, executors: Iterable[StepExecutor]) -> None:
         """Count the elements of these executors from now on, added to those of the ones before."""
-        for executor in executors:
-            uid = executor.step.uid
-            before = self._executors.get(uid)
-            if before is not None and before is not executor:
-                self._in[uid] += before.records_in
-                self._out[uid] += before.records_out
-            self._executors[uid] = executor
+        self._executors = {executor.step.uid: executor for executor in executors}
+
+    def leave(self) -> None:
+        """Keep the counts of the executors that were followed, and forget the executors."""
+        for uid, executor in self._executors.items():
+            self._in[uid] += executor.records_in
+            self._out[uid] += executor.records_out
+        self._executors = {}
 
     def count_read(self, uid: str, rows: int) -> None:
         """Count elements that a source has read."""

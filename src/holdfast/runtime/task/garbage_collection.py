@@ -22,6 +22,10 @@ from typing import Final
 _FULL_COLLECTION_SHARE: Final = 0.005
 """Share of the time of a process that full collections may take."""
 
+_REAL_TIME_SHARE: Final = 0.001
+_LEAST_SECONDS: Final = 10.0
+"""Seconds between two full collections of a real-time task, at least."""
+
 _lock = threading.Lock()
 _holders = 0
 _was_enabled = False
@@ -49,6 +53,22 @@ def paused_garbage_collection() -> Iterator[None]:
 def collect_young() -> None:
     """Collect the cycles of the last batches; cheap, because almost nothing outlives a batch."""
     gc.collect(0)
+
+
+def collect_between_barriers() -> None:
+    """Collect the cycles of what a real-time task had since the last barrier; call it before there is more.
+
+    What lives on is not looked at again, except in full collections, which make elements wait: they take a thousandth
+    of the time at most.
+    """
+    global _next_full_collection
+    with _lock:
+        began = time.monotonic()
+        is_full = _next_full_collection and began >= _next_full_collection
+        gc.collect(2 if is_full else 1)
+        now = time.monotonic()
+        if is_full or not _next_full_collection:
+            _next_full_collection = now + max((now - began) / _REAL_TIME_SHARE, _LEAST_SECONDS)
 
 
 def collect_after_task() -> None:
