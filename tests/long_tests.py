@@ -21,7 +21,7 @@ CRASHES = "tests/unit/runtime/test_crash_stories.py"
 """Whole jobs in a process of their own, ended at each fault point; `make test` has the moments that are told apart."""
 
 COMPACTIONS = "tests/unit/runtime/test_compaction_stories.py"
-FENCED = "tests/unit/runtime/test_paused_leader.py::test_a_leader_that_wakes_up_too_late_is_fenced_and_changes_nothing"
+FENCED = "tests/unit/runtime/test_paused_leader.py::test_a_deposed_leader_that_wakes_up_is_fenced_and_changes_nothing"
 """At every step of two epochs; `make test` has those right before and after something becomes durable."""
 
 MANAGER = "tests/unit/dispatcher/test_job_manager.py"

@@ -154,7 +154,9 @@ def changed(target: str, file: str, place: str, value: Any) -> bytes:
 @pytest.mark.parametrize(
     ("target", "file", "place", "value"), FOUND, ids=[f"{one[0]}-{one[2]}-{number}" for number, one in enumerate(FOUND)]
 )
-def test_what_once_broke_a_parser_is_refused_by_name(target: str, file: str, place: str, value: Any) -> None:
+def test_input_that_once_broke_a_parser_is_rejected_with_its_name(
+    target: str, file: str, place: str, value: Any
+) -> None:
     parser = Target(target)
     assert parser.accepts((CORPUS / target / file).read_bytes())
     assert not parser.accepts(changed(target, file, place, value))
@@ -243,7 +245,7 @@ def test_what_is_nested_without_end_is_refused_wherever_json_is_read() -> None:
 
 
 @pytest.mark.parametrize("name", ["../../../escaped", "0/../../../../escaped", "/tmp/escaped", "0//x", "", "0/\0"])
-def test_positions_of_sources_lead_nowhere_else(name: str) -> None:
+def test_source_positions_name_no_file_outside_their_directory(name: str) -> None:
     positions = json.loads((CORPUS / "source_positions" / "uids").read_bytes())
     require_positions(positions)
     [handle, *_] = positions["streaming"]["sources"].values()

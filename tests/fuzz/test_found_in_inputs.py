@@ -53,7 +53,7 @@ DEEP = b"[" * 100_000
         b'{"row":' + DEEP,
     ],
 )
-def test_a_message_with_a_number_that_nobody_could_write_out_is_one_that_cannot_be_read(message: bytes) -> None:
+def test_a_message_with_an_enormous_number_is_unreadable(message: bytes) -> None:
     assert not Target("json_message").accepts(message)
     for row in json_message.LENIENT.deserialize_all(message):
         assert all(value in (None, {"a": None}) for value in row), "what can be told apart is null, as in Flink"
@@ -145,7 +145,7 @@ def test_a_file_of_parquet_whose_footer_is_damaged_ends_no_process() -> None:
 
 
 @pytest.mark.parametrize("name", ["long.txt", "long.txt.gz"])
-def test_a_line_that_does_not_end_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_the_length_of_a_line_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(input_format, "LARGEST", 8 << 20)
     content = b"kelp\n" + b"x" * (20 << 20)
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)

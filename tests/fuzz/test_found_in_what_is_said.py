@@ -22,7 +22,7 @@ from tests.fuzz.targets import CORPUS, Target
     "line",
     ["GET /" + "x" * 2000 + " HTTP/1.x", "GET / of " + "x" * 2000, "x" * 2000 + " /", "GET /x HTTP/" + "1" * 2000],
 )
-def test_a_request_of_a_stranger_does_not_stand_whole_in_its_refusal(line: str) -> None:
+def test_an_error_does_not_repeat_the_whole_request(line: str) -> None:
     with pytest.raises(HttpError, match=r"^(Bad|Invalid) ") as refused:
         RequestHead(f"{line}\r\nHost: localhost\r\n\r\n".encode())
     assert refused.value.status in (400, 505) and len(str(refused.value)) <= 200

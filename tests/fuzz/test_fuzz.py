@@ -39,7 +39,7 @@ def test_the_corpus_is_refused_by_name_or_read_and_some_of_it_is_read(name: str)
 
 @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32 - 1))
-def test_whatever_becomes_of_the_corpus_is_refused_by_name_or_read(name: str, seed: int) -> None:
+def test_mutated_input_is_read_or_rejected_with_its_name(name: str, seed: int) -> None:
     chance = random.Random(seed)
     data = mutated(chance.choice(target(name).corpus).read_bytes(), chance)
     before = peak_begun_anew()

@@ -470,7 +470,7 @@ def test_a_failure_is_shown_with_the_traceback_of_the_function(browser: Any, sta
         page.get_by_role("link", name="Last failure").wait_for(state="detached")
 
 
-def test_names_with_markup_in_them_are_only_names(browser: Any, start: Callable[..., Running]) -> None:
+def test_names_with_markup_are_shown_as_text(browser: Any, start: Callable[..., Running]) -> None:
     job = start(EVIL)
     job.say(EVIL)
     until(lambda: job.client.get("epochs")["total"] == 2)
@@ -488,7 +488,7 @@ def test_names_with_markup_in_them_are_only_names(browser: Any, start: Callable[
         assert page.locator("main b, dialog b").count() == 0
 
 
-def test_the_token_is_asked_for_until_it_is_right_and_goes_with_the_tab(
+def test_the_token_is_requested_until_it_is_right_and_ends_with_the_tab(
     browser: Any, start: Callable[..., Running]
 ) -> None:
     job = start()
@@ -513,7 +513,7 @@ def test_the_token_is_asked_for_until_it_is_right_and_goes_with_the_tab(
         page.get_by_label("Bearer token").wait_for()
 
 
-def test_the_url_of_holdfast_ui_opens_the_page_and_leaves_the_address_at_once(
+def test_the_page_removes_the_token_from_its_url_at_once(
     browser: Any, start: Callable[..., Running], tmp_path: Path
 ) -> None:
     job = start()

@@ -330,7 +330,7 @@ def test_a_cluster_of_a_newer_version_is_refused(site: Site) -> None:
         site.open()
 
 
-def test_an_acl_needs_somebody_who_asks(site: Site) -> None:
+def test_an_acl_without_credentials_is_rejected(site: Site) -> None:
     acl = {"high-availability.zookeeper.client.acl": "creator"}
     with pytest.raises(ConfigurationError, match=r"client\.authorization"):
         site.open(**acl)

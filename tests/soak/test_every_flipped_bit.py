@@ -15,7 +15,7 @@ from tests.stories.flipped import KINDS
 @pytest.mark.soak
 @pytest.mark.timeout(3 * 3600)
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_flipped_bit_is_refused_by_the_name_of_its_file(tmp_path: Path, kind: str) -> None:
+def test_every_flipped_bit_is_rejected_with_the_file_name(tmp_path: Path, kind: str) -> None:
     small = KINDS[kind](tmp_path)
     for path in small.files():
         bits = 8 * path.stat().st_size

@@ -98,7 +98,7 @@ def test_the_check_at_the_start_passes(least: KubernetesCluster) -> None:
     check_access(least.client(), NAME)
 
 
-def test_the_manifest_allows_what_is_required_and_no_more() -> None:
+def test_the_manifest_grants_only_the_required_rights() -> None:
     role = next(d for d in yaml.safe_load_all(MANIFEST.read_text()) if d["kind"] == "Role")
     allowed = {
         (verb, name)

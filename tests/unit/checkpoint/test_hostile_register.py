@@ -74,7 +74,7 @@ def files(job: Path) -> dict[Path, bytes]:
     ],
     ids=["digest", "length", "a file elsewhere", "another document", "an id again"],
 )
-def test_what_the_register_says_of_a_checkpoint_that_it_is_not_stops_the_job(
+def test_a_checkpoint_that_differs_from_its_register_entry_stops_the_job(
     tmp_path: Path, go: Go, change: Change
 ) -> None:
     go(EPOCHS)
@@ -101,7 +101,7 @@ def test_what_the_register_says_of_a_checkpoint_that_it_is_not_stops_the_job(
     ],
     ids=["the one before", "in another order", "forgotten", "a savepoint", "another history", "the end"],
 )
-def test_who_writes_the_register_chooses_a_checkpoint_and_changes_none(
+def test_a_writer_of_the_register_can_choose_but_not_change_a_checkpoint(
     tmp_path: Path, go: Go, change: Change, counted: list[int]
 ) -> None:
     go(EPOCHS)

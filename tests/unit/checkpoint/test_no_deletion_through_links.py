@@ -67,7 +67,7 @@ def test_the_sweep_leaves_what_a_link_in_place_of_a_checkpoint_points_to(tmp_pat
     assert names(victim) == before
 
 
-def test_the_sweep_leaves_what_a_link_in_place_of_the_shared_files_points_to(tmp_path: Path) -> None:
+def test_the_sweep_does_not_follow_a_link(tmp_path: Path) -> None:
     other = go(tmp_path / "other", 3, "other")
     job = go(tmp_path / "jobs", 2)
     for run in (job / "shared").iterdir():
@@ -85,7 +85,7 @@ def savepoint_of(tmp_path: Path) -> tuple[Path, Path]:
     return job, savepoint
 
 
-def test_disposal_follows_no_link(tmp_path: Path) -> None:
+def test_the_disposal_of_a_savepoint_follows_no_link(tmp_path: Path) -> None:
     job, savepoint = savepoint_of(tmp_path)
     alias = tmp_path / "alias"
     alias.symlink_to(savepoint)
@@ -104,7 +104,7 @@ def test_disposal_follows_no_link(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "place", ["chk-1", "shared", "shared/below/that", "register", "taskowned", "link", "shared/../register"]
 )
-def test_a_savepoint_does_not_go_where_a_job_deletes(tmp_path: Path, place: str) -> None:
+def test_a_savepoint_is_not_written_where_a_job_deletes_files(tmp_path: Path, place: str) -> None:
     job = go(tmp_path / "jobs", 2)
     (job / "link").symlink_to(job / "shared")
     before = names(job)
@@ -273,7 +273,7 @@ def test_the_directory_of_output_that_the_user_names_may_be_a_link(tmp_path: Pat
     assert (tmp_path / "disk/final").read_text() == "mine" and not names(staging)
 
 
-def test_the_file_system_moves_out_of_directories_only(tmp_path: Path) -> None:
+def test_a_rename_does_not_follow_a_link(tmp_path: Path) -> None:
     fs, real, link, target = LocalFileSystem(), tmp_path / "real", tmp_path / "link", str(tmp_path / "target")
     real.mkdir()
     (real / "a").write_text("of somebody else")

@@ -179,7 +179,7 @@ def holdfast(place: Path, *commands: list[str]) -> str:
     return process.stdout
 
 
-def test_jobs_and_checkpoints_are_listed_and_inspected_and_nothing_is_run(place: Path) -> None:
+def test_list_and_inspect_run_nothing(place: Path) -> None:
     files, inline = job_in(place, "files"), job_in(place, "inline")
     told = holdfast(
         place,
@@ -194,7 +194,7 @@ def test_jobs_and_checkpoints_are_listed_and_inspected_and_nothing_is_run(place:
     assert happened(place) == []
 
 
-def test_two_checkpoints_are_compared_by_keys_too_and_nothing_is_run(place: Path) -> None:
+def test_a_comparison_by_keys_runs_nothing(place: Path) -> None:
     files, inline = job_in(place, "files"), job_in(place, "inline")
     by_keys = ["diff", files, inline, "--keys"]
     told = holdfast(
@@ -208,7 +208,7 @@ def test_two_checkpoints_are_compared_by_keys_too_and_nothing_is_run(place: Path
     assert happened(place) == []
 
 
-def test_all_state_is_exported_asked_in_sql_and_imported_and_nothing_is_run(place: Path) -> None:
+def test_export_import_and_sql_run_nothing(place: Path) -> None:
     exports = [
         ["state", "export", job_in(place, job), "--uid", uid, "--state", state, "--to", f"{job}-{state}.parquet"]
         for job in ("files", "inline")
@@ -229,7 +229,7 @@ def test_all_state_is_exported_asked_in_sql_and_imported_and_nothing_is_run(plac
     assert happened(place) == []
 
 
-def test_a_server_of_the_state_and_those_who_ask_it_run_nothing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_server_and_its_clients_run_nothing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(place), prepend=os.pathsep)
     with Server(job_in(place, "files"), "--port", 0) as server:
         told = holdfast(place, ["query", "--address", server.address, "files", "value", "kelp", "--json"])

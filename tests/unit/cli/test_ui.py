@@ -161,9 +161,7 @@ def test_an_address_file_of_a_job_manager_that_is_gone_is_named(elsewhere: Path)
     assert found.exit_code == 1 and "No job manager works in" in found.stderr
 
 
-def test_the_browser_gets_a_private_file_and_no_token_on_its_command_line(
-    start: Callable[..., Running], tmp_path: Path
-) -> None:
+def test_the_token_is_in_a_private_file_and_on_no_command_line(start: Callable[..., Running], tmp_path: Path) -> None:
     job = start()
     browser = tmp_path / "browser"
     browser.write_text(

@@ -156,7 +156,7 @@ def register(registry: Any, schema: Any, *references: SchemaReference, subject: 
         ),
     ],
 )
-def test_a_message_may_name_a_schema_without_bounds_and_is_refused(
+def test_a_message_with_an_unbounded_schema_is_rejected(
     registry: Any, schema: Any, message: bytes, reason: str
 ) -> None:
     """Without bounds, some kilobytes, or six bytes, end the process."""

@@ -41,7 +41,7 @@ def flipped(whole: bytes, bit: int) -> bytes:
     return whole[:place] + bytes([whole[place] ^ 1 << worth]) + whole[place + 1 :]
 
 
-def test_a_flipped_bit_anywhere_in_staged_rows_is_refused_by_the_name_of_their_file(
+def test_a_flipped_bit_anywhere_in_staged_rows_is_rejected_with_the_file_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     staging = SinkStage(PrintSink(to_type(COLUMNS)), tmp_path)

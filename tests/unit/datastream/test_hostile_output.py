@@ -96,7 +96,7 @@ HOSTILE = {
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", HOSTILE)
-def test_who_writes_to_the_output_changes_no_file_of_the_job(tmp_path: Path, name: str) -> None:
+def test_a_writer_of_the_output_directory_cannot_change_a_file_of_the_job(tmp_path: Path, name: str) -> None:
     job = go(tmp_path, EPOCHS)
     before = files(job)
     HOSTILE[name](tmp_path / "out", job)

@@ -337,7 +337,7 @@ def test_a_spare_process_that_cannot_get_ready_is_not_missed(
     job.sees(TEXTS[0])
 
 
-def test_nobody_is_answered_without_the_token_and_nothing_hostile_is_taken(tmp_path: Path, alone: Cluster) -> None:
+def test_requests_without_the_token_and_hostile_file_names_are_rejected(tmp_path: Path, alone: Cluster) -> None:
     alone.start()
     alone.says(0, "leads, in session")
     (file,) = (tmp_path / "manager" / "rest").glob("*.json")
@@ -428,7 +428,7 @@ def test_a_job_manager_that_cannot_begin_leaves_no_directory(tmp_path: Path, mon
     assert list(tmp_path.iterdir()) == []
 
 
-def test_another_address_than_the_loopback_needs_tls(tmp_path: Path) -> None:
+def test_listening_beyond_the_loopback_requires_tls(tmp_path: Path) -> None:
     cluster = Cluster.without_elections(tmp_path, **{"rest.bind-address": "0.0.0.0"})
     assert cluster.start().wait(60) == 2
     assert "rest.tls.certificate" in cluster.log(0).read_text()

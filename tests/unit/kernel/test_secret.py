@@ -155,7 +155,7 @@ def test_a_text_of_a_megabyte_holds_nobody_up(part: str) -> None:
     without_credentials("@ =:" + part * (1_000_000 // len(part)))
 
 
-def test_a_job_shows_none_over_rest(tmp_path: Path) -> None:
+def test_rest_shows_no_secret(tmp_path: Path) -> None:
     job = Running(tmp_path, **SECRETS, **{DATABASE: URL})
     try:
         config = job.client.get("config")["execution-config"]["user-config"]
@@ -166,7 +166,7 @@ def test_a_job_shows_none_over_rest(tmp_path: Path) -> None:
     assert config[DATABASE].startswith("jdbc:postgresql://******@db.example/x")
 
 
-def test_neither_messages_nor_logs_nor_what_python_prints_has_any(caplog: pytest.LogCaptureFixture) -> None:
+def test_messages_logs_and_reprs_show_no_secret(caplog: pytest.LogCaptureFixture) -> None:
     configuration = Configuration({**SECRETS, DATABASE: URL})
     assert "HIDE" not in repr(configuration)
     option = ConfigOption("test.secret-number", int, 0, "A number that nobody is to see.")

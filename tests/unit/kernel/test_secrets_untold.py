@@ -110,7 +110,7 @@ def slips(rows: Any, epoch: int) -> None:
     [SlipsWhenClosed(), SlipsOnAnElement(), Hooked("closed"), Hooked("triggered"), None],
     ids=["close", "map", "hook-closed", "hook-triggered", "for-each-epoch"],
 )
-def test_what_a_part_of_a_job_raises_is_logged_and_kept_without_the_password(
+def test_errors_of_functions_and_hooks_are_logged_and_stored_without_the_password(
     function: MapFunction | None, tmp_path: Path, said: io.StringIO
 ) -> None:
     program = Program()
@@ -141,9 +141,7 @@ def fail(logger: logging.Logger) -> None:
         logger.warning("%s: no answer of %r", "job", URL, exc_info=True, stack_info=True)
 
 
-def test_handlers_of_every_kind_see_a_traceback_in_which_only_the_password_is_missing(
-    said: io.StringIO, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_log_handlers_get_tracebacks_without_the_password(said: io.StringIO, caplog: pytest.LogCaptureFixture) -> None:
     logger = get_logger("holdfast.test.somewhere")
     own, lines = io.StringIO(), queue.SimpleQueue[Any]()
     of_child, of_package = logging.StreamHandler(own), logging.handlers.QueueHandler(lines)
@@ -245,7 +243,7 @@ PROGRAM = """
 """
 
 
-def test_info_list_and_inspect_show_none(tmp_path: Path) -> None:
+def test_info_list_and_inspect_show_no_secret(tmp_path: Path) -> None:
     script = tmp_path / "job.py"
     script.write_text(textwrap.dedent(PROGRAM))
     parameter = f"pipeline.global-job-parameters.db={URL}"

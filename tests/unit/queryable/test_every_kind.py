@@ -100,7 +100,7 @@ def test_every_kind_answers_with_its_value(asked):
     assert get("text") == "".join(map(str, numbers))
 
 
-def test_a_value_without_a_type_is_opaque_bytes_that_nobody_unpickles(asked):
+def test_a_value_without_a_type_stays_bytes(asked):
     found = asked.get_kv_state("kinds", "q-pickled", "k1").value
     assert isinstance(found, OpaqueValue)
     assert "without a declared type" in repr(found)

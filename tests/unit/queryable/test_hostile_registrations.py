@@ -121,7 +121,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_is_no_registration_is_refused_by_name_and_nothing_of_it_stays(cluster, what):
+def test_an_invalid_registration_is_rejected_as_a_whole(cluster, what):
     for states in REFUSED[what]:
         with cluster.hostile() as register:
             assert register(states) == "BadRequestError", states
@@ -164,14 +164,14 @@ def test_a_job_that_nobody_leads_here_is_refused_and_a_name_of_another_job_is_on
 
 
 @pytest.mark.parametrize("groups", [1, 2, 127, 32_768])
-def test_another_number_of_key_groups_is_forgotten_when_its_server_goes(cluster, groups):
+def test_a_registered_number_of_key_groups_ends_with_its_connection(cluster, groups):
     with cluster.hostile() as register:
         assert register([entry(vertex=cluster.vertex, groups=groups, end=groups - 1)]) is None
         cluster.asks()
     until(cluster.is_right)
 
 
-def test_ten_thousand_names_and_ranges_keep_nobody_from_being_answered(cluster):
+def test_ten_thousand_registered_names_and_ranges_do_not_block_others(cluster):
     names = [entry(name=f"name {number}") for number in range(10_000)]
     with cluster.hostile() as register:
         assert register(names) is None
@@ -189,7 +189,7 @@ def test_ten_thousand_names_and_ranges_keep_nobody_from_being_answered(cluster):
     until(cluster.is_right)
 
 
-def test_who_takes_the_address_of_another_server_has_it_until_he_goes(cluster):
+def test_a_registration_under_another_servers_address_ends_with_its_connection(cluster):
     true = cluster.holder.get_server_address()
     for states in ([], [entry(vertex=cluster.vertex)], [entry()]):
         with cluster.hostile() as register:

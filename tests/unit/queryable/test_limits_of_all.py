@@ -53,7 +53,7 @@ def test_many_small_requests_that_wait_count_as_well(job, bench):
     assert 115 < sum(map(len, refused)) < 130
 
 
-def test_many_who_read_nothing_hold_no_more_than_the_room(job, bench):
+def test_clients_that_read_nothing_share_one_memory_limit(job, bench):
     """Fifteen answers of fifteen megabytes are 225 MB; those beyond the room are errors, and the neighbour is
     answered as soon as somebody has read."""
     server = bench.server(job, limits=Limits(all_bytes=20 << 20))
@@ -73,7 +73,7 @@ def test_many_who_read_nothing_hold_no_more_than_the_room(job, bench):
     assert bench.client(server).get_kv_state("job", "text", "k1").value == "x" * 10_000
 
 
-def test_requests_that_never_end_are_limited_together(job, bench):
+def test_unfinished_requests_share_one_memory_limit(job, bench):
     server = bench.server(job, limits=Limits(message_bytes=1 << 20, all_bytes=4 << 20))
     begun = encode(FrameType.GET, 1, to_header({"job": str(job.job_id), "state": "text", "count": 1}), bytes(1_000_000))
     connections = [greeted(server) for _ in range(12)]

@@ -795,7 +795,7 @@ def test_what_a_connection_has_registered_goes_with_it(bench, books, leader):
     until(lambda: groups_held(leader, books.job) == 0)
 
 
-def test_who_has_the_token_of_readers_reads_and_registers_nothing(bench, books):
+def test_the_token_of_readers_cannot_register_a_server(bench, books):
     """Others would read from him what he likes."""
     tokens = {"token": "read", "server_token": "serve"}
     leader = bench.server(books.job, share=NOTHING, **tokens)

@@ -85,7 +85,7 @@ def a_get(job, keys=("k1",), number=7, **more):
     return encode(FrameType.GET, number, header, codec.hashes(list(keys)), *encode_column(array))
 
 
-def test_a_token_is_asked_for_and_checked(job, bench):
+def test_a_token_is_required_and_checked(job, bench):
     server = bench.server(job, token="secret")
     assert bench.client(server, token="secret").get_kv_state("job", "text", "k1").value
     for wrong in (None, "", "Secret", "secret ", "sécret"):
@@ -93,7 +93,7 @@ def test_a_token_is_asked_for_and_checked(job, bench):
             bench.client(server, token=wrong).get_kv_state("job", "text", "k1")
 
 
-def test_nothing_is_answered_before_the_greeting(job, bench):
+def test_requests_before_the_handshake_are_not_answered(job, bench):
     server = bench.server(job, token="secret")
     connection = socket.create_connection(server.get_server_address(), timeout=60)
     connection.sendall(a_get(job))
@@ -101,7 +101,7 @@ def test_nothing_is_answered_before_the_greeting(job, bench):
     assert frame.type == FrameType.SERVER_FAILURE and frame.fields()["error"] == "UnauthorizedError"
 
 
-def test_a_stranger_cannot_send_much(job, bench):
+def test_an_unauthenticated_client_cannot_send_much(job, bench):
     server = bench.server(job, token="secret")
     connection = socket.create_connection(server.get_server_address(), timeout=60)
     connection.sendall(struct.pack(">IIBQI", 1 << 20, VERSION, FrameType.HELLO, 0, 0))
@@ -109,7 +109,7 @@ def test_a_stranger_cannot_send_much(job, bench):
     assert frame.fields()["error"] == "LimitExceededError"
 
 
-def test_a_stranger_who_says_nothing_is_sent_away(job, bench):
+def test_a_silent_client_is_disconnected(job, bench):
     server = bench.server(job, limits=Limits(greeting_seconds=0.1))
     connection = socket.create_connection(server.get_server_address(), timeout=60)
     [frame] = frames_from(connection)
@@ -153,7 +153,7 @@ def test_tls_protects_blocking_and_asyncio_clients(job, bench, certificates):
         server_context(None, str(certificates / "server.pem"))
 
 
-def test_servers_talk_tls_with_each_other(job, bench, certificates):
+def test_servers_use_tls_between_each_other(job, bench, certificates):
     tls = {
         "tls": server_context(str(certificates / "server.pem"), None),
         "peer_tls": ssl.create_default_context(cafile=str(certificates / "ca.pem")),
@@ -169,7 +169,7 @@ def test_servers_talk_tls_with_each_other(job, bench, certificates):
     assert client.get_kv_state("job", "text", "k1").value == "x" * 10_000
 
 
-def test_requests_and_answers_above_the_limits_are_refused_by_name(job, bench):
+def test_requests_and_answers_above_the_limits_are_rejected(job, bench):
     server = bench.server(job, limits=Limits(message_bytes=50_000, keys=20))
     client = bench.client(server)
     assert client.get_many("job", "text", ["k1", "k2"]).values == ["x" * 10_000] * 2
@@ -261,7 +261,7 @@ def memory():
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_a_client_that_does_not_read_holds_no_memory_and_is_sent_away(job, bench):
+def test_a_client_that_does_not_read_uses_no_memory_and_is_disconnected(job, bench):
     """Two thousand requests for two megabytes each are four gigabytes of answers that nobody takes."""
     server = bench.server(job, limits=Limits(unread_bytes=1 << 20, stall_seconds=1.0))
     keys = [f"k{i}" for i in range(200)]
@@ -401,7 +401,7 @@ def ports(text):
     return ports_from(Configuration({QUERY_PORTS.key: text}), QUERY_PORTS)
 
 
-def test_a_server_listens_on_the_loopback_unless_it_is_told_otherwise(job, bench):
+def test_a_server_listens_on_the_loopback_by_default(job, bench):
     def reached(server):
         found = []
         for address in ("127.0.0.1", "127.0.0.2", "::1"):
@@ -520,7 +520,7 @@ def target(tmp_path_factory):
     body=st.binary(max_size=200),
     raw=st.one_of(st.none(), st.binary(max_size=60)),
 )
-def test_every_message_is_answered_or_ends_its_connection_only(target, kind, fields, right, body, raw):
+def test_a_malformed_message_ends_only_its_own_connection(target, kind, fields, right, body, raw):
     fitting = {"job": str(target.job.job_id), "state": "text", "count": 1, "deadline": 0}
     fields = fields | {"deadline": 0} | {name: fitting[name] for name in right}
     header = to_header(fields) if raw is None else raw

@@ -49,7 +49,7 @@ def greeted(connection):
 
 
 @pytest.mark.parametrize("origin", ["127.0.0.1", ELSEWHERE])
-def test_hundreds_who_say_nothing_keep_nobody_out(job, bench, connect, origin):
+def test_hundreds_of_silent_clients_do_not_block_others(job, bench, connect, origin):
     server = bench.server(job, token="secret")
     silent = [connect(server, origin) for _ in range(300)]
     assert [value_from(server, token="secret") for _ in range(20)] == ["x"] * 20
@@ -119,7 +119,7 @@ def test_half_a_handshake_of_tls_takes_nobodys_place_and_ends(job, bench, connec
         assert bytewise.recv(65536) == b""
 
 
-def test_one_address_with_its_most_connections_leaves_others_their_place(job, bench, connect):
+def test_connections_of_one_address_are_limited(job, bench, connect):
     server = bench.server(job, limits=Limits(connections=10, per_address=2))
     inside = [greeted(connect(server, ELSEWHERE)) for _ in range(2)]
     refused = connect(server, ELSEWHERE)

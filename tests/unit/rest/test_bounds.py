@@ -94,7 +94,7 @@ def answering_threads() -> int:
     return sum(thread.name == "holdfast-rest-request" for thread in threading.enumerate())
 
 
-def test_hundreds_who_say_nothing_take_no_thread_and_no_place(stack: ExitStack) -> None:
+def test_hundreds_of_silent_connections_use_no_thread_and_no_slot(stack: ExitStack) -> None:
     bench = Bench(stack)
     before = threading.active_count()
     silent = [bench.connect() for _ in range(300)]
@@ -105,7 +105,7 @@ def test_hundreds_who_say_nothing_take_no_thread_and_no_place(stack: ExitStack) 
     assert "have sent no request" in body["errors"][0]
 
 
-def test_who_sends_a_byte_at_a_time_is_sent_away_and_others_are_answered(stack: ExitStack) -> None:
+def test_a_slow_connection_is_closed_and_others_are_served(stack: ExitStack) -> None:
     bench = Bench(stack, seconds=0.5)
     slow = [bench.connect() for _ in range(10)]
     ends = time.monotonic() + SECONDS
@@ -136,7 +136,7 @@ def test_a_body_that_does_not_come_ends_its_request_and_nothing_was_done(stack: 
     assert bench.is_served()
 
 
-def test_beyond_the_most_connections_one_is_refused_at_once_and_those_inside_are_served(stack: ExitStack) -> None:
+def test_the_number_of_connections_is_limited(stack: ExitStack) -> None:
     bench = Bench(stack, connections=3, per_address=3, threads=3)
     inside = [bench.connect() for _ in range(3)]
     for connection in inside:
@@ -149,7 +149,7 @@ def test_beyond_the_most_connections_one_is_refused_at_once_and_those_inside_are
     until(bench.is_served)
 
 
-def test_one_address_with_its_most_connections_leaves_others_their_place(stack: ExitStack) -> None:
+def test_connections_of_one_address_are_limited(stack: ExitStack) -> None:
     bench = Bench(stack, connections=10, per_address=2)
     inside = [bench.connect(ELSEWHERE) for _ in range(2)]
     for connection in inside:
@@ -204,9 +204,7 @@ def test_names_of_the_loopback_are_always_right(stack: ExitStack, host: str) -> 
     [("evil.example", 421), ("127.0.0.1.evil.example", 421), ("localhost.evil.example", 421), ("10.0.0.1", 421),
      ("evil.example:80", 421), (None, 400), ("", 400), ("[::1", 400), ("a\r\nHost: localhost", 400)],
 )  # fmt: skip
-def test_a_page_that_was_led_to_this_address_is_refused_by_name(
-    stack: ExitStack, host: str | None, status: int
-) -> None:
+def test_dns_rebinding_is_rejected(stack: ExitStack, host: str | None, status: int) -> None:
     found, body = Bench(stack).ask(request(host=host))
     assert found == status
     assert "Host" in body["errors"][0] or "This server is not" in body["errors"][0]
@@ -222,7 +220,7 @@ def test_a_target_with_a_host_of_its_own_is_checked_too(stack: ExitStack) -> Non
     [("http://localhost:8081", 200), ("https://LOCALHOST:8081", 200), ("http://localhost", 403),
      ("http://evil.example", 403), ("http://localhost:8081.evil.example", 403), ("null", 403), ("", 403)],
 )  # fmt: skip
-def test_a_page_of_another_origin_may_ask_nothing(stack: ExitStack, origin: str, status: int) -> None:
+def test_a_page_of_another_origin_cannot_send_requests(stack: ExitStack, origin: str, status: int) -> None:
     found, _ = Bench(stack).ask(request(host="localhost:8081", more=f"Origin: {origin}\r\n"))
     assert found == status
 

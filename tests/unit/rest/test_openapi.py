@@ -188,7 +188,7 @@ def document(client: RestClient) -> schemathesis.BaseSchema:
 
 
 @pytest.mark.timeout(180)
-def test_schemathesis_finds_nothing_that_is_not_as_the_document_says(tmp_path: Path) -> None:
+def test_schemathesis_finds_no_difference_from_the_document(tmp_path: Path) -> None:
     job = Running(tmp_path, **savepoints(tmp_path))
     with fed(job):
         address = job.client.address

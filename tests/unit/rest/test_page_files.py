@@ -30,7 +30,7 @@ def asked(job: Running, method: str, path: str) -> tuple[http.client.HTTPRespons
     return response, response.read()
 
 
-def test_the_page_is_served_without_a_token_and_nothing_else_is(job: Running) -> None:
+def test_only_the_files_of_the_page_need_no_token(job: Running) -> None:
     response, content = asked(job, "GET", "/")
     assert (response.status, response.headers["Content-Type"]) == (200, "text/html; charset=UTF-8")
     for name in re.findall(r'(?:src|href)="(/[^"]+)"', content.decode()):
@@ -53,7 +53,7 @@ def test_the_page_is_served_without_a_token_and_nothing_else_is(job: Running) ->
         assert asked(job, "GET", path)[0].status == 404, path
 
 
-def test_a_browser_runs_and_fetches_nothing_from_elsewhere(job: Running) -> None:
+def test_a_browser_loads_nothing_from_other_hosts(job: Running) -> None:
     for path in ("/", "/page/main.js", "/page/style.css"):
         headers = asked(job, "GET", path)[0].headers
         policy = headers["Content-Security-Policy"]

@@ -171,7 +171,7 @@ def test_what_failed_is_counted_and_rows_of_failed_epochs_are_not(tmp_path: Path
     assert (numbers.epochs, numbers.rows, running.master.history.failure_count) == (1, 2, 1)
 
 
-def test_a_scraper_has_a_token_that_is_good_for_nothing_else(tmp_path: Path) -> None:
+def test_the_token_of_a_scraper_reads_metrics_only(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("for-prometheus\n")
     running = Running(tmp_path, **{"rest.metrics.token-file": str(token)})

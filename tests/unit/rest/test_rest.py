@@ -33,7 +33,7 @@ def job(tmp_path: Path) -> Iterator[Running]:
     running.end()
 
 
-def test_the_address_is_for_the_user_alone_and_goes_with_the_job(job: Running) -> None:
+def test_the_address_file_is_private_and_ends_with_the_job(job: Running) -> None:
     (address,) = (job.directory / "rest").iterdir()
     assert stat.S_IMODE(address.stat().st_mode) == 0o600
     assert job.client.get("status") == {"status": "RUNNING"}
@@ -42,7 +42,7 @@ def test_the_address_is_for_the_user_alone_and_goes_with_the_job(job: Running) -
     assert "No process runs the job" in str(refused(lambda: job.client))
 
 
-def test_a_job_listens_on_the_loopback_and_nowhere_else(job: Running) -> None:
+def test_a_job_listens_on_the_loopback_only(job: Running) -> None:
     port = int(job.client.address.url.rpartition(":")[2])
     socket.create_connection(("127.0.0.1", port), SECONDS).close()
     for elsewhere in ("127.0.0.2", "::1"):  # who listens on all addresses listens on these, too
@@ -60,7 +60,7 @@ def test_the_address_says_which_token_requests_show_and_which_one_fences(job: Ru
         assert answer.status == 200
 
 
-def test_probes_are_answered_to_whoever_reaches_the_process_and_to_no_other_question(job: Running) -> None:
+def test_probes_need_no_token_and_return_nothing_else(job: Running) -> None:
     def asked(path: str, host: str = "10.1.2.3:8081", method: str = "GET") -> tuple[int, Any]:
         request = urllib.request.Request(f"{job.client.address.url}{path}", headers={"Host": host}, method=method)
         try:
@@ -97,7 +97,7 @@ def test_what_is_no_address_is_named(job: Running, content: str) -> None:
         job.client.get("status")
 
 
-def test_nobody_is_answered_without_the_token(job: Running) -> None:
+def test_requests_without_the_token_are_rejected(job: Running) -> None:
     url = f"{job.client.address.url}/jobs"
     for headers in ({}, {"Authorization": "Bearer wrong"}):
         with pytest.raises(urllib.error.HTTPError) as caught:
@@ -206,7 +206,7 @@ def test_a_checkpoint_and_a_savepoint_are_asked_for_and_their_outcome_is_fetched
         assert refused(lambda wrong=wrong: job.client.post("checkpoints", wrong)).status == 400
 
 
-def test_wishes_that_are_misspelt_or_of_a_wrong_type_are_refused_and_do_nothing(job: Running, tmp_path: Path) -> None:
+def test_misspelt_fields_and_wrong_types_are_rejected(job: Running, tmp_path: Path) -> None:
     target = {"target-directory": str(tmp_path / "savepoints")}
     wrong: list[tuple[str, dict[str, Any], str]] = [
         ("stop", target | {"drian": True}, "'drian' is unknown"),
@@ -420,7 +420,7 @@ def test_an_outcome_is_forgotten_after_its_time_and_never_before_the_end() -> No
 
 
 @pytest.mark.parametrize("kind", ["CANONICAL", "NATIVE", None])
-def test_a_savepoint_of_either_format_is_taken_described_and_disposed_of(
+def test_a_savepoint_of_either_format_is_written_described_and_deleted(
     job: Running, tmp_path: Path, kind: str | None
 ) -> None:
     asked = {"target-directory": str(tmp_path / "savepoints")} | ({} if kind is None else {"formatType": kind})

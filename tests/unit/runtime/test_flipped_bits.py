@@ -24,7 +24,7 @@ STEP = 997
         ("savepoint", {"savepoint", "shared"}),
     ],
 )
-def test_a_flipped_bit_anywhere_is_refused_by_the_name_of_its_file(
+def test_a_flipped_bit_anywhere_is_rejected_with_the_file_name(
     tmp_path: Path, kind: str, directories: set[str]
 ) -> None:
     small, refused_of = KINDS[kind](tmp_path), Counter[str]()

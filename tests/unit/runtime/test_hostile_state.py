@@ -122,7 +122,7 @@ def test_a_flipped_bit_anywhere_in_a_run_is_found(history: Path) -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 63, 64, 1000, -64, -1])
-def test_a_truncated_run_is_refused_and_the_checkpoint_before_is_as_good_as_ever(history: Path, length: int) -> None:
+def test_a_truncated_run_is_rejected_and_the_previous_checkpoint_restores(history: Path, length: int) -> None:
     path = runs_of(history, HISTORY)[0]
     with damaged(path, lambda whole: whole[:length]):
         error = refusal(history)

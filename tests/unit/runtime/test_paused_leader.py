@@ -70,7 +70,7 @@ def ledger_run(place: Path, epochs: int, **options: str) -> JobStatus:
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_leader_that_wakes_up_too_late_is_fenced_and_changes_nothing(place: Path, step: str) -> None:
+def test_a_deposed_leader_that_wakes_up_is_fenced_and_changes_nothing(place: Path, step: str) -> None:
     # What an earlier process left behind gives the sweep of the next one something to delete.
     ledger_run(place, BEFORE, **{"execution.checkpointing.cleaner.grace-period": "1 h"})
     gate = Gate(*STEPS[step])

@@ -286,7 +286,7 @@ def test_foreign_files_in_a_savepoint_stay_and_links_are_not_followed(place: Pat
     assert sorted(path.name for path in treasure.iterdir()) == kept != []
 
 
-def test_a_document_that_names_files_elsewhere_cannot_make_anybody_delete_them(place: Path) -> None:
+def test_a_savepoint_cannot_delete_files_outside_its_directory(place: Path) -> None:
     savepoint = savepoint_of(place)
     document = decode((savepoint / "_metadata").read_bytes(), "")
     run_file = next(iter((place / "job").glob("*/shared/*.run")))

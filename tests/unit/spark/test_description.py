@@ -22,7 +22,7 @@ SESSION: Any = None
         ("jdbc:sqlserver://host:1433;user=me;password=p@q", "jdbc:sqlserver://host:1433"),
     ],
 )
-def test_a_url_has_no_user_and_no_password(url: str, wanted: str) -> None:
+def test_a_described_url_has_no_user_and_no_password(url: str, wanted: str) -> None:
     assert _place("url", url, SESSION) == wanted
 
 
