@@ -309,7 +309,8 @@ def check_worker_python(options: Configuration) -> Finding:
 def check_extras() -> Iterator[Finding]:
     """Check which extras of Holdfast are installed."""
     try:
-        wanted = [name for name in metadata("holdfast").get_all("Provides-Extra") or () if name not in ("dev", "spark")]
+        extras = metadata("holdfast").get_all("Provides-Extra") or ()
+        wanted = [name for name in extras if name not in ("dev", "docs", "spark")]
     except PackageNotFoundError:
         yield Finding(
             "extras",
