@@ -267,7 +267,7 @@ class Task:
             attempt=f"{self._stage.index}-{self.partition}-{self._mark}",
             steps=tuple(reports),
             read=above.digest(),
-            read_attempts=above.read_attempts() if self._epoch.attempt else (),
+            read_attempts=above.read_attempts() if self._epoch.try_number else (),
         )
         content = encode_report(barrier, self._directory, lambda: self._name("barrier"), above.reports())
         below = [other.tasks for other in self._job.plan.stages if other.index == self._stage.index + 1]
@@ -312,7 +312,7 @@ class Task:
             epoch=self._epoch.epoch,
             subtask=self.partition,
             parallelism=self._stage.tasks,
-            attempt=self._epoch.attempt,
+            attempt=self._epoch.try_number,
             token=self._job.token,
             input_type=step.input_type,
             staging_dir=join(self._job.job_root, TASK_OWNED),
@@ -324,7 +324,7 @@ class Task:
         return StepReport(step.uid, self.partition, committables=tuple(committables), records_in=len(rows))
 
     def _name(self, owner: str) -> FileName:
-        return FileName.new(self._job.token, self._epoch.epoch, self._epoch.attempt, owner, self.partition)
+        return FileName.new(self._job.token, self._epoch.epoch, self._epoch.try_number, owner, self.partition)
 
 
 def write_run(

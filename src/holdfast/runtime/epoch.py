@@ -33,7 +33,7 @@ from holdfast.storage.job_directory import JobDirectory
 logger = get_logger(__name__)
 
 MAX_TRIES = 5
-"""How often an epoch is run if its acknowledgements disagree, before the attempt of the job fails."""
+"""How often an epoch is run if its acknowledgements disagree, before the job attempt fails."""
 
 _REPORTED_MS = 5000
 """How far the wall clock may be behind processing time before the log says so."""
@@ -44,10 +44,10 @@ class EpochResult:
     """An accepted epoch, whose tasks have acknowledged consistently; nothing of it is visible yet.
 
     Attributes:
-        descriptor: The accepted attempt.
+        descriptor: The accepted try.
         report: The reports of its tasks.
         rows: Elements read from sources.
-        task_seconds: Time from starting the tasks to the last acknowledgement, all attempts together.
+        task_seconds: Time from starting the tasks to the last acknowledgement, all tries together.
     """
 
     descriptor: EpochDescriptor
@@ -173,15 +173,15 @@ class JobEpochs:
             begun = self._descriptor(notifications or CheckpointNotifications(), merges, is_last=is_last)
         self.epoch, self.processing_time = begun.epoch, begun.processing_time
         began = time.perf_counter()
-        for attempt in range(MAX_TRIES):
-            descriptor = replace(begun, attempt=attempt)
+        for try_number in range(MAX_TRIES):
+            descriptor = replace(begun, try_number=try_number)
             try:
                 report = run_epoch_jobs(self._engine, self.plan, self._directory, descriptor, epoch_input)
             except InconsistentEpochError as error:
                 last = error
-                if attempt + 1 < MAX_TRIES:
+                if try_number + 1 < MAX_TRIES:
                     logger.warning(
-                        "epoch %d is run again (attempt %d of %d): %s", self.epoch, attempt + 2, MAX_TRIES, error
+                        "epoch %d is run again (try %d of %d): %s", self.epoch, try_number + 2, MAX_TRIES, error
                     )
                 continue
             seconds = time.perf_counter() - began
@@ -228,7 +228,7 @@ class JobEpochs:
         processing_time = max(self._time.now_ms(), before.processing_time + 1)
         return EpochDescriptor(
             epoch=before.epoch + 1,
-            attempt=0,
+            try_number=0,
             processing_time=processing_time,
             event_time=self._event_time.begin(self.plan.clocks, processing_time, is_over=is_last),
             versions=dict(self.versions),
@@ -357,18 +357,18 @@ def _source_readers(plan: JobPlan) -> dict[str, list[_SourceReader]]:
 # An epoch job begins when all tasks of the one before have acknowledged consistently. It reads exactly the files that
 # they name, so its input does not change, however often Spark evaluates it. If one fails, the epoch fails.
 #
-# Staged files have token, epoch and attempt in their names; no checkpoint names them. They are deleted after the last
+# Staged files have token, epoch and try in their names; no checkpoint names them. They are deleted after the last
 # epoch job, and when a later one fails. Files of a failed epoch job, or of a process that died, are swept.
 def run_epoch_jobs(
     engine: Engine, plan: JobPlan, directory: JobDirectory, epoch: EpochDescriptor, epoch_input: EpochInput | None
 ) -> EpochReport:
-    """Run one attempt at an epoch and return the reports of all its stages.
+    """Run one try of an epoch and return the reports of all its stages.
 
     Args:
         engine: Runs the tasks.
         plan: The epoch jobs.
         directory: The job's directory, where staged files are.
-        epoch: The attempt at the epoch.
+        epoch: The try of the epoch.
         epoch_input: Input of the epoch; None for a tick.
 
     Raises:
@@ -390,7 +390,7 @@ def run_epoch_jobs(
                 files[step.uid] = files.get(step.uid, ()) + paths
                 staged += step.staged
     finally:
-        # Also if a later job fails: many attempts may fail before a checkpoint completes, and a sweep runs only after
+        # Also if a later job fails: many tries may fail before a checkpoint completes, and a sweep runs only after
         # one.
         _remove(directory, staged)
     return EpochReport(stages)

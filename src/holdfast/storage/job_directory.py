@@ -116,13 +116,13 @@ def checkpoint_id_of(name: str) -> int | None:
 class FileName:
     """The fields in the name of a file: ``<token>-<epoch>-<attempt>-<owner>-<subtask>-<nonce><suffix>``.
 
-    A name is unique to the attempt that wrote the file, so no path is ever written twice, and a sweep can tell from the
-    name alone whether it may delete the file.
+    A name is unique to the task attempt that wrote the file, so no path is ever written twice, and a sweep can tell
+    from the name alone whether it may delete the file.
 
     Attributes:
         token: Fencing token of the leader whose task wrote the file.
         epoch: Epoch in which it was written.
-        attempt: Attempt of the task.
+        attempt: Number of earlier tries of the epoch under this token.
         owner: Usually the first eight digits of the operator id.
         subtask: Index of the subtask.
         nonce: 12 random hexadecimal digits.

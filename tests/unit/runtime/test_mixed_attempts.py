@@ -60,7 +60,7 @@ class MixingEngine(LocalEngine):
         self._second: list[Batches] = []
 
     def execute(self, epoch: EpochDescriptor, epoch_input: Any) -> Any:
-        self.attempts.append((epoch.epoch, epoch.attempt))
+        self.attempts.append((epoch.epoch, epoch.try_number))
         return super().execute(epoch, epoch_input)
 
     def _run_stage(
@@ -167,7 +167,7 @@ def test_an_engine_that_mixes_for_ever_fails_the_attempt_and_then_the_job(
         job(place, mix=either, times=10**6).run()
     assert isinstance(failed.value.__cause__, InconsistentEpochError)
     again = [one.getMessage().split(":")[0] for one in caplog.records if "is run again" in one.getMessage()]
-    tries = [f"epoch 3 is run again (attempt {number} of {MAX_TRIES})" for number in range(2, MAX_TRIES + 1)]
+    tries = [f"epoch 3 is run again (try {number} of {MAX_TRIES})" for number in range(2, MAX_TRIES + 1)]
     assert again == tries
     running = job(place, mix=either, times=2 * MAX_TRIES + 1, options=RESTARTING)
     assert running.run() is JobStatus.SUSPENDED

@@ -146,7 +146,7 @@ class DoubtfulEngine(LocalEngine):
 
     def execute(self, epoch: Any, epoch_input: Any) -> Any:
         barriers = super().execute(epoch, epoch_input)
-        if self.doubts and epoch.epoch % 2 == 0 and epoch.attempt == 0 and self._is_struck(epoch_input):
+        if self.doubts and epoch.epoch % 2 == 0 and epoch.try_number == 0 and self._is_struck(epoch_input):
             self.doubts -= 1
             return barriers[1:]
         return barriers

@@ -214,7 +214,7 @@ class Doubtful(LocalEngine):
 
     def execute(self, epoch: Any, epoch_input: Any) -> Any:
         barriers = super().execute(epoch, epoch_input)
-        return barriers[1:] if epoch.attempt == 0 else barriers
+        return barriers[1:] if epoch.try_number == 0 else barriers
 
 
 def test_a_repeated_epoch_begins_with_the_generator_before_it(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Messages from the job master to tasks: the job once an attempt, the epoch to each stage in every epoch.
+"""Messages from the job master to tasks: the job once a job attempt, the epoch to each stage in every epoch.
 
 The engine sends one function a stage, so a stage message reaches every task of the stage. It has the state of all
 subtasks in slices (runs of key groups, operator state, watermark generators), of which a task unpickles only its own.
@@ -122,10 +122,10 @@ class CheckpointNotifications:
 
 @dataclass(frozen=True)
 class EpochDescriptor:
-    """One attempt at one epoch. A task gets one with the state of its own subtasks (`stage_message`).
+    """One try of one epoch. A task gets one with the state of its own subtasks (`stage_message`).
 
     Attributes:
-        attempt: Number of earlier attempts of the epoch under this token.
+        try_number: Number of earlier tries of the epoch under this token.
         processing_time: Milliseconds since 1970, the same in the whole epoch.
         event_time: Event time as the epoch, or this epoch job of it, begins.
         versions: State version of each keyed step before the epoch.
@@ -138,7 +138,7 @@ class EpochDescriptor:
     """
 
     epoch: int
-    attempt: int
+    try_number: int
     processing_time: int
     event_time: EventTime
     versions: Mapping[str, StateVersion]
@@ -163,7 +163,7 @@ class EpochDescriptor:
 
 @dataclass(frozen=True)
 class StageMessage:
-    """One attempt at one epoch, for one stage.
+    """One try of one epoch, for one stage.
 
     Attributes:
         epoch: The fields that are the same for all tasks, without state.

@@ -8,8 +8,8 @@ the committer, and again after a recovery, so a commit must always be idempotent
                                                         |
     driver                     checkpoint complete  ->  Committer.commit([CommitRequest, ...])
 
-A writer lives for one attempt of one epoch; an epoch that runs again has new writers with other file names. `sweep`
-removes what failed attempts have staged.
+A writer lives for one try of one epoch; an epoch that runs again has new writers with other file names. `sweep`
+removes what failed tries have staged.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def dead_letter_type(element_type: TypeInformation) -> TypeInformation:
 
 @dataclass(frozen=True)
 class WriterInitContext:
-    """The context of a new writer: one subtask of one sink in one attempt of one epoch.
+    """The context of a new writer: one subtask of one sink in one try of one epoch.
 
     Attributes:
         job_id: The job, 32 hexadecimal digits.
@@ -71,7 +71,7 @@ class WriterInitContext:
         epoch: The epoch, from 1.
         subtask: Index of the subtask, from 0.
         parallelism: Number of subtasks.
-        attempt: The attempt of the epoch.
+        attempt: Number of earlier tries of the epoch under this token.
         token: The fencing token of the leader.
         input_type: Type of the elements.
         staging_dir: A directory of the job in which files stay until they are swept; URI or path.
@@ -103,7 +103,7 @@ class WriterInitContext:
         return owner_of(self.uid)
 
     def file_name(self, suffix: str) -> str:
-        """Return a new unique file name. It has token, epoch and attempt, by which the sweeper judges it."""
+        """Return a new unique file name. It has token, epoch and try, by which the sweeper judges it."""
         name = FileName(self.token, self.epoch, self.attempt, self.owner, self.subtask, new_nonce())
         return name.format(suffix)
 
@@ -408,7 +408,7 @@ class Sink(ABC):
 
     @abstractmethod
     def create_writer(self, context: WriterInitContext) -> SinkWriter | BatchSinkWriter:
-        """Return a writer for one subtask, epoch and attempt."""
+        """Return a writer for one subtask and try of an epoch."""
 
     def check_input(self, element_type: TypeInformation) -> None:  # noqa: B027 - most sinks take everything
         """Check the type of the stream when the program connects it to the sink.
@@ -446,11 +446,11 @@ class Sink(ABC):
         return None
 
     def sweep(self, context: CommitterInitContext, is_dead: Callable[[FileName], bool]) -> int:
-        """Remove staged files of dead attempts. May block.
+        """Remove staged files of dead tries. May block.
 
         Args:
             context: The same as for the committer.
-            is_dead: Whether a file name belongs to an attempt that can no longer be committed; remove only such files.
+            is_dead: Whether a file name belongs to a try that can no longer be committed; remove only such files.
 
         Returns:
             The number of removed files.
@@ -613,7 +613,7 @@ class ParquetStaging(BatchSinkWriter):
     def abort(self) -> None:
         """Remove the file."""
         if self._output is not None:
-            error = InterruptedError("the attempt has failed")
+            error = InterruptedError("the job attempt has failed")
             with suppress(Exception):  # the context manager reports the error that it was left with
                 self._leave(InterruptedError, error, None)
 

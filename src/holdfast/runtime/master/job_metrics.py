@@ -56,7 +56,7 @@ class JobMetricsSnapshot:
 
     Attributes:
         epochs: Accepted epochs.
-        repeated: Repeated runs of epochs whose tasks had read different attempts.
+        repeated: Repeated runs of epochs whose tasks had read different task attempts.
         rows: Elements read from sources.
         seconds: Time in epochs.
         checkpoint_seconds: Part of it for documents and pointers.
@@ -132,7 +132,7 @@ class JobMetrics:
                 requests.update({("worker", method): count for method, count in report.requests.items()})
         now = JobMetricsSnapshot(
             before.epochs + 1,
-            before.repeated + result.descriptor.attempt,
+            before.repeated + result.descriptor.try_number,
             before.rows + result.rows,
             before.seconds + times[0],
             before.checkpoint_seconds + times[1],

@@ -127,7 +127,7 @@ FLINK_JOB_METRICS: Final = {
 EPOCHS: Final = _counter("holdfast_job_epochs", "Accepted epochs.")
 EPOCHS_REPEATED: Final = _counter(
     "holdfast_job_epochs_repeated",
-    "Epochs repeated because tasks had read different attempts of other tasks.",
+    "Epochs repeated because tasks had read the output of different task attempts.",
 )
 ROWS_IN: Final = _counter("holdfast_job_rows_in", "Elements read from sources.")
 EPOCH_SECONDS: Final = _counter("holdfast_job_epoch_seconds", "Duration of all epochs.")

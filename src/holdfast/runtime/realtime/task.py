@@ -325,7 +325,7 @@ class RealTimeTask:
         return replace(
             epoch,
             epoch=epoch.epoch + 1,
-            attempt=0,
+            try_number=0,
             processing_time=self._clock.now_ms(),
             event_time=replace(epoch.event_time, is_over=False),
             versions=versions,

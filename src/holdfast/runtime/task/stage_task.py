@@ -84,7 +84,7 @@ COLLECT_EVERY: Final = 16
 
 @dataclass(frozen=True)
 class TaskIdentity:
-    """One execution of one task; no other execution of it has the same `attempt`."""
+    """One task attempt; no other one has the same `attempt`."""
 
     stage: int
     partition: int
@@ -188,7 +188,7 @@ class StepOpener:
         limit = inline_limit(job.configuration, self._stage, plan.epoch_job_of(self._stage.index).stages)
         store = TaskSnapshotStore(
             job.directory,
-            lambda: FileName.new(token, epoch.epoch, epoch.attempt, owner_of(step.uid), info.subtask),
+            lambda: FileName.new(token, epoch.epoch, epoch.try_number, owner_of(step.uid), info.subtask),
             limit,
         )
         state = job.operator_backend(step, info)
@@ -203,7 +203,7 @@ class StepOpener:
             epoch=epoch.epoch,
             subtask=self._identity.partition,
             parallelism=self._stage.tasks,
-            attempt=epoch.attempt,
+            attempt=epoch.try_number,
             token=descriptor.token,
             input_type=step.input_type,
             staging_dir=f"{descriptor.job_root}/{TASK_OWNED}",
@@ -345,7 +345,7 @@ class StageTask:
 
     Args:
         job: The job attempt as loaded in this process.
-        epoch: The attempt at the epoch.
+        epoch: The try of the epoch.
         identity: This execution of the task.
         next_tasks: Number of tasks of the stage below, each of which gets a marker; 0 for the last stage.
         message_bytes: Bytes of a message to the stage below, None for the default.
@@ -589,7 +589,7 @@ class StageTask:
             observed=merge_observed(
                 self._markers.observed(), *({r.uid: r.observed} for r in reports if r.observed is not None)
             ),
-            read_attempts=self._markers.read_attempts() if self._epoch.attempt else (),
+            read_attempts=self._markers.read_attempts() if self._epoch.try_number else (),
             requests=REQUESTS.take(),
         )
 
@@ -603,7 +603,7 @@ class StageTask:
 
     def _new_name(self) -> FileName:
         token, epoch = self._job.descriptor.token, self._epoch
-        return FileName.new(token, epoch.epoch, epoch.attempt, "barrier", self._identity.partition)
+        return FileName.new(token, epoch.epoch, epoch.try_number, "barrier", self._identity.partition)
 
 
 def _report_of(executor: StepExecutor) -> StepReport:

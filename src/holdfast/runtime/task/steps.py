@@ -351,7 +351,9 @@ class KeyedStepExecutor(OperatorExecutor):
         self._backend.drop_cache()
 
     def _new_path(self) -> str:
-        name = FileName.new(self._token, self._epoch.epoch, self._epoch.attempt, owner_of(self.step.uid), self.subtask)
+        name = FileName.new(
+            self._token, self._epoch.epoch, self._epoch.try_number, owner_of(self.step.uid), self.subtask
+        )
         return f"{SHARED}/{name.format()}"
 
 
