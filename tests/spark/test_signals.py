@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from tests.spark.test_real_time_jobs import REAL_TIME
 from tests.stories.process import ROOT
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 JOBS = """
 import time
@@ -98,12 +99,16 @@ def test_ctrl_c_ends_a_job_that_prints_with_one_line_that_says_how_to_resume(
             start_new_session=True,
         )
     printed = tmp_path / "output"
-    while "[1,4,2]" not in printed.read_text():
-        assert process.poll() is None, printed.read_text()
-        time.sleep(0.02)
-    before = len(printed.read_text())
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    assert process.wait(60) == code, printed.read_text()
+    try:
+        while "[1,4,2]" not in printed.read_text():
+            assert process.poll() is None, printed.read_text()
+            time.sleep(0.02)
+        before = len(printed.read_text())
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        assert process.wait(60) == code, printed.read_text()
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
     after = [line for line in printed.read_text()[before:].splitlines() if not line.startswith("+I[")]
     assert not [line for line in after if "Traceback" in line or "Error" in line or "Lost task" in line], after
-    assert after[-1] == ("Interrupted. Job 'ticks' ended SUSPENDED: it was stopped; run the job again to resume it.")
+    assert after[-1] == "Interrupted. Job 'ticks' ended SUSPENDED: it was stopped; run the job again to resume it."

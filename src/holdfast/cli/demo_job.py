@@ -144,7 +144,7 @@ class DemoJob:
 
         Args:
             is_met: The condition.
-            awaited: What it means, for errors.
+            awaited: The condition in words, for errors, such as "the rules were read".
 
         Raises:
             JobExecutionError: The job ended before, or it takes too long.
@@ -156,7 +156,7 @@ class DemoJob:
             if exit_code is not None:
                 raise self.error(f"The job ended (exit code {exit_code}) before {awaited}.")
             if self.seconds > _LONGEST_RUN:
-                raise self.error(f"Still waiting for {awaited} after {_LONGEST_RUN:.0f} s.")
+                raise self.error(f"The job runs for {_LONGEST_RUN:.0f} s, and still not: {awaited}.")
             time.sleep(_POLL_SECONDS)
 
     def require_success(self) -> None:
