@@ -267,7 +267,9 @@ def test_each_extra_is_there_or_has_its_pip_line(monkeypatch: pytest.MonkeyPatch
     assert found["extra s3"].detail.startswith("no."), "one of its two packages is missing"
     assert found["extra schema-registry"].detail.startswith("no."), "its package has an extra that is missing"
     assert found["extra sql"].status == WARNING and "duckdb 1.0.0 (needs >=1.1)" in found["extra sql"].detail
-    assert not {"extra dev", "extra docs"} & found.keys() and all(finding.status != PROBLEM for finding in found.values())
+    assert not {"extra dev", "extra docs"} & found.keys() and all(
+        finding.status != PROBLEM for finding in found.values()
+    )
 
 
 @pytest.mark.parametrize(
