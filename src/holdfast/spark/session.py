@@ -44,7 +44,7 @@ _PYTHON = "spark.pyspark.python"
 
 REAL_TIME_SETTINGS: Final = {
     "spark.python.udf.pipelined.enabled": "true",
-    "spark.shuffle.streaming.networkBufferMaxWaitTimeMs": "1",
+    "spark.shuffle.streaming.networkBufferMaxWaitTimeMs": "5",
 }
 """Settings of a context with which real-time results take milliseconds; without them they take 55 to 85 more."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -160,9 +161,11 @@ class RateReader(SourceReader):
                 self._open[split_id] = [following + count * step, step]
                 self._due[split_id] += count * seconds
                 return _column(np.arange(following, following + count * step, step))
-        if self._open:
-            time.sleep(min(max(0.0, min(self._due.values()) - now), self.wait_seconds))
         return None
+
+    @property
+    def seconds_to_next(self) -> float:
+        return max(0.0, min(self._due.values(), default=math.inf) - self._clock())
 
     def snapshot(self) -> Mapping[str, Any]:
         return {split_id: list(state) for split_id, state in self._open.items()}

@@ -349,6 +349,14 @@ class SourceReader(ABC):
         """Whether a split is not read to its end."""
 
     @property
+    def seconds_to_next(self) -> float | None:
+        """Seconds after which `poll` may return elements; None, the default, if only `poll` finds out.
+
+        The task does not call `poll` before. It uses less processor time if the reader knows.
+        """
+        return None
+
+    @property
     def polled_split(self) -> str:
         """The split of the elements that `poll` returned last; empty if they may be of several."""
         return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections import deque
 from collections.abc import Collection, Mapping
@@ -307,6 +308,12 @@ class JobControl:
         self._wake.clear()
         if self.is_stopping:
             self._wake.set()
+
+    def pause(self, seconds: float) -> None:
+        """Block for some seconds, or until no further epoch may start."""
+        deadline = time.monotonic() + seconds
+        while not self.is_stopping and (left := deadline - time.monotonic()) > 0:
+            self.wait(left)
 
     def end(self) -> None:
         """Fail all waiting and later requests, because the job has ended."""

@@ -129,6 +129,9 @@ class EpochDriver(Protocol):
     def wait(self, seconds: float) -> None:
         """Block until something may be due, a stop is requested, or the time has passed."""
 
+    def wake(self) -> None:
+        """End `wait`, in another thread."""
+
     def report(self, failure: HoldfastError) -> None:
         """Record a failure after which the engine goes on by itself."""
 

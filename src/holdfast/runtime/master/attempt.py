@@ -194,6 +194,9 @@ class JobAttempt(EpochDriver):
     def wait(self, seconds: float) -> None:
         self._control.wait(self._seconds_to_tick(seconds))
 
+    def wake(self) -> None:
+        self._control.wake()
+
     def process(self, epoch_input: EpochInput) -> None:
         with self._lock:
             if not self.is_stopping:

@@ -259,7 +259,7 @@ class JobMaster:
         if not isinstance(error, EngineError) or isinstance(error, InputError):
             return False
         if isinstance(error, EngineLostError) and not self.control.is_stopping:
-            self.control.wait(_SIGNAL_SECONDS)
+            self.control.pause(_SIGNAL_SECONDS)
         return self.control.is_ending
 
     def _begin_term(self, writer: RegisterWriter) -> JobStatus | None:
@@ -388,7 +388,7 @@ class JobMaster:
             self._reports.described(error, attempt),
         )
         logger.debug("the failure in full", exc_info=error)
-        self.control.wait(pause / 1000)
+        self.control.pause(pause / 1000)
 
     def _fail(self, reason: str, error: HoldfastError) -> NoReturn:
         text = str(error)

@@ -52,6 +52,8 @@ _START_SECONDS: Final = 120.0
 _STOP_SECONDS: Final = 10.0
 _RETRY_SECONDS: Final = 1.0
 _POLL_SECONDS: Final = 0.05
+_LOOK_SECONDS: Final = 1.0
+"""Time between two looks at the tasks; a lost connection is noticed at once."""
 _SILENT_SECONDS: Final = 3 * INTERVAL_SECONDS
 """A task whose last metrics are older is busy: one that waits wakes up more often."""
 _BY_EPOCHS: Final = "run the job by epochs (execution.trigger: continuous)"
@@ -195,6 +197,7 @@ class RealTimeEngine(Engine):
         self.check_plan(plan)
         self._files = JobPositionFiles(job.directory(), token)
         self._sources = self.coordinator(plan, positions, rules, self._files)
+        self._sources.on_discovered = self._wake_driver
 
     def check_plan(self, plan: JobPlan) -> None:
         self.check(plan, [tasks for _, tasks in self._stages(plan)])
@@ -405,7 +408,7 @@ class RealTimeEngine(Engine):
             if self._driver.has_requests:
                 time.sleep(min(left, _POLL_SECONDS))
             else:
-                self._driver.wait(min(left, _POLL_SECONDS))
+                self._driver.wait(min(left, self._sources.seconds_to_discovery(), _LOOK_SECONDS))
 
     def _trigger(self, epoch: EpochDescriptor) -> None:
         """Begin the checkpoint of an epoch, and send its barrier into the sources."""
@@ -532,6 +535,10 @@ class RealTimeEngine(Engine):
         group.cancel()
         raise group.failure or EngineUnavailableError(f"The tasks {sorted(self._lost)} of the job have ended.")
 
+    def _wake_driver(self) -> None:
+        if self._driver is not None:
+            self._driver.wake()
+
     # Called by the threads of connections. Those of an earlier launch change nothing any more.
 
     def _on_connected(self, server: ControlServer, task: TaskKey, execution: str) -> None:
@@ -545,6 +552,7 @@ class RealTimeEngine(Engine):
             if server is self._server:
                 self._lost.add(task)
                 self._changed.notify_all()
+                self._wake_driver()
 
     def _on_message(self, server: ControlServer, task: TaskKey, message: Message) -> None:
         kind = message.get("kind")
@@ -569,6 +577,7 @@ class RealTimeEngine(Engine):
                 return
             elif kind == "drained":
                 self._drained[task[1]] = message["splits"]
+                self._wake_driver()
             else:
                 raise ValueError(f"task {task} sent a message of the unknown kind {kind!r}")
             self._changed.notify_all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from collections import Counter
@@ -207,6 +208,7 @@ class SourceCoordinator:
 
     Attributes:
         split_sources: What tasks read of each input, by uid.
+        on_discovered: Called, by another thread, when `assignments` may have more splits.
 
     Raises:
         RestoreError: Inputs do not match the positions, and no rule covers them.
@@ -229,6 +231,7 @@ class SourceCoordinator:
         self._tasks = tasks
         self._clock = clock
         self._discover = discover
+        self.on_discovered: Callable[[], object] = lambda: None
         self._job_inputs = inputs if inputs is not None else JobInputs.of(plan)
         self.split_sources = split_sources(plan, written)
         start = _Start.of(self._job_inputs, positions, rules)
@@ -269,6 +272,11 @@ class SourceCoordinator:
                     total[task] += 1
                     result.setdefault(task, {}).setdefault(uid, []).append(SourceSplit(split_id, split.state))
         return result
+
+    def seconds_to_discovery(self) -> float:
+        """Return the seconds after which `assignments` looks for splits again; infinity if it does not."""
+        due = (one.due for one in self._inputs.values() if one.discovery is None and not one.is_exhausted)
+        return max(0.0, min(due, default=math.inf) - self._clock())
 
     def acknowledge(self, snapshots: Sequence[Snapshot]) -> None:
         """Record what the tasks reported at a barrier that all of them have acknowledged.
@@ -362,6 +370,7 @@ class SourceCoordinator:
             one.add(found.result())
         if one.discovery is None and not one.is_exhausted and self._clock() >= one.due:
             one.discovery = self._discover(one.enumerator.discover)
+            one.discovery.add_done_callback(lambda _: self.on_discovered())
 
     def _offset_entry(self) -> tuple[tuple[OffsetLine, ...], str, tuple[Mapping[str, Any], ...]]:
         """Return the lines of streams whose positions epoch jobs read, the entry of Spark's log, and their files."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -48,10 +49,21 @@ class SourceReaders:
         for reader in self._readers.values():
             reader.at_once = at_once
 
-    def set_wait(self, seconds: float) -> None:
-        """Set for how long a poll may wait for elements. Elements of one source must not wait for those of another."""
+    @property
+    def wait_seconds(self) -> float:
+        """Seconds for which a poll may wait for elements. Elements of one source must not wait for those of another."""
+        return min((reader.wait_seconds for reader in self._readers.values()), default=SourceReader.wait_seconds)
+
+    @wait_seconds.setter
+    def wait_seconds(self, seconds: float) -> None:
         for reader in self._readers.values():
             reader.wait_seconds = seconds if len(self._readers) == 1 else SourceReader.wait_seconds
+
+    def seconds_to_next(self) -> float | None:
+        """Return the seconds after which a poll may return elements; None if only a poll finds out."""
+        known = [reader.seconds_to_next for reader in self._readers.values() if reader.has_splits]
+        seconds = [one for one in known if one is not None]
+        return min(seconds, default=math.inf) if len(seconds) == len(known) else None
 
     def poll(self, paused: Collection[str] = ()) -> tuple[str, pa.RecordBatch] | None:
         """Return elements of a source, with its uid; None if there are none now. The sources have turns.

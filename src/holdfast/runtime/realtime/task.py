@@ -207,14 +207,15 @@ class RealTimeTask:
         self._writers: dict[str, Any] = {}
         self._watermarks: dict[str, int] = {}
         self._sent: Sequence[int] = ()
-        self._sent_at = self._flushed_at = self._collected_at = self._found_at = time.monotonic()
+        self._sent_at = self._flushed_at = self._collected_at = self._found_at = self._polled_at = time.monotonic()
         self._triggered: list[Barrier] = []
         self._at_once = _FIRST_AT_ONCE
         self._frame_seconds = self._byte_seconds = 0.0
         self._message_bytes = [_FIRST_MESSAGE] * stage.consumers
         self._granted: list[int] = [FIRST_CREDIT] * stage.producers
         self._granted_at = 0.0
-        self._is_stopped = self._has_waiting = False
+        self._is_stopped = self._has_waiting = self._has_worked = False
+        self._fired_at: list[int] | None = None
         self._flush_interval = FlushInterval(stage.flush_seconds, time.monotonic())
         self._accepted: EpochDescriptor | None = None
         self._begun: dict[int, EpochDescriptor] = {}
@@ -301,6 +302,7 @@ class RealTimeTask:
                 uid = executor.step.uid
                 sources = _sources_of(executor.step, self._plan)
                 self._own_clocks.setdefault(uid, _OwnClock(epoch.event_time.clocks[uid], sources)).follow(executor)
+        self._fired_at = None
         self._set_time()
 
     def _next(self, epoch: EpochDescriptor) -> EpochDescriptor:
@@ -426,8 +428,15 @@ class RealTimeTask:
     def _now(self) -> int:
         return max(self._clock.now_ms(), self._epoch.processing_time)
 
+    def _fire_if_due(self, *, has_elements: bool) -> None:
+        """Fire if something may be due: behind elements, at other watermarks, or at the time of a timer."""
+        self._has_worked |= has_elements
+        if has_elements or self._current() != self._fired_at or self._next_timer() == 0:
+            self._fire()
+
     def _fire(self) -> None:
         """Fire what is due in each step, one after the other: what a step emits may be due in the next."""
+        self._fired_at = self._current()
         for executor in self._task.executors:
             current = dict(zip(self._clocks, self._current(), strict=True))
             times = StreamEventTime(self._epoch.event_time, self._watermarks, current)
@@ -502,8 +511,8 @@ class RealTimeTask:
 
     def _collect(self) -> None:
         now = time.monotonic()
-        if now - self._collected_at > _COLLECTION_SECONDS:
-            self._collected_at = now
+        if self._has_worked and now - self._collected_at > _COLLECTION_SECONDS:
+            self._has_worked, self._collected_at = False, now
             collect_young()
 
     # Input of an exchange
@@ -528,10 +537,10 @@ class RealTimeTask:
                 yield from self._output()
                 self._wait_for_credit()
                 continue
-            self._set_time()
-            began = time.perf_counter()
             messages = gate.take_messages(self._round())
             if messages:
+                self._set_time()
+                began = time.perf_counter()
                 for arrival in layout.arrivals(messages):
                     self._task.take_arrival(arrival)
                 self._measure(messages, time.perf_counter() - began)
@@ -541,7 +550,7 @@ class RealTimeTask:
                 barrier = gate.barrier
                 yield from self._barrier(barrier)
                 gate.release(barrier.number)
-            self._fire()
+            self._fire_if_due(has_elements=bool(messages))
             yield from self._output()
             self._grant(gate)
             self._collect()
@@ -586,7 +595,7 @@ class RealTimeTask:
         consumed, now = gate.consumed(), time.monotonic()
         left = min(granted - number for granted, number in zip(self._granted, consumed, strict=True))
         is_time = now - self._granted_at >= _GRANT_SECONDS
-        if left <= window // 2 or (is_time and left < window):
+        if left <= window // 2 or (is_time and left <= window * 3 // 4):
             self._granted = [max(before, n + window) for before, n in zip(self._granted, consumed, strict=True)]
             self._granted_at = now
             most = self._stage.frame_bytes - _HEAD_BYTES
@@ -618,13 +627,14 @@ class RealTimeTask:
             self._send_metrics()
             self._handle_all()
             has_credit = not self._stage.consumers or self._frames.has_credit
-            self._set_time()
             self._begin_partitions()
             markers = self._due_markers() if has_credit else []
+            self._polled_at = time.monotonic()
             found = self._meter.poll(self._readers.poll) if has_credit else None
             if found is not None:
                 uid, elements = found
                 self._found_at = time.monotonic()
+                self._set_time()
                 self._meter.count_read(uid, elements.num_rows)
                 clocks = [own for own in self._own_clocks.values() if own.is_per_partition]
                 for own in clocks:
@@ -634,7 +644,7 @@ class RealTimeTask:
                 for own in clocks:
                     own.observe((uid, self._readers.polled_split), self._clock.now_ms())
             self._pass_on(markers)
-            self._fire()
+            self._fire_if_due(has_elements=found is not None)
             yield from self._output()
             self._limit_polls(found is not None)
             while self._triggered:
@@ -669,18 +679,31 @@ class RealTimeTask:
         if not self._readers.has_splits and self._drained != self._splits:
             self._drained = self._splits
             self._driver.send("drained", splits=self._splits)
-        is_silent = time.monotonic() - self._found_at > _SILENT_SECONDS
-        self._readers.set_wait(_SILENT_WAIT if is_silent else SourceReader.wait_seconds)
-        seconds = _IDLE_SECONDS
-        if self._readers.has_splits or self._has_waiting:
-            seconds = _SILENT_PAUSE if is_silent else _SOURCE_PAUSE
+        now = time.monotonic()
+        is_silent = now - self._found_at > _SILENT_SECONDS
+        waits = [_IDLE_SECONDS, self._seconds_to_poll(now, is_silent=is_silent)]
+        if self._has_waiting:
+            waits.append(self._flushed_at + self._flush_interval.seconds - now)
         if self._latency_seconds:
-            seconds = min(seconds, self._latency_seconds)
+            waits.append(self._latency_seconds)
         timer = self._next_timer()
+        if timer is not None:
+            waits.append(timer)
         try:
-            self._handle(self._meter.get(self._inbox, seconds if timer is None else min(seconds, timer)))
+            self._handle(self._meter.get(self._inbox, max(0.0, min(waits))))
         except queue.Empty:
             return
+
+    def _seconds_to_poll(self, now: float, *, is_silent: bool) -> float:
+        """Return for how long the sources need not be polled: as long as they know, or less."""
+        has_waited = now - self._polled_at > self._readers.wait_seconds / 2
+        self._readers.wait_seconds = _SILENT_WAIT if is_silent else SourceReader.wait_seconds
+        seconds = self._readers.seconds_to_next()
+        if seconds is not None:
+            return seconds
+        if not is_silent:
+            return _SOURCE_PAUSE
+        return 0.0 if has_waited else _SILENT_PAUSE
 
     def _wait_for_flush(self) -> None:
         """Wait for the next flush: elements that are read before it would wait for it too."""
