@@ -1,6 +1,9 @@
-"""What an idle real-time job costs, and for how long a killed worker or a rescale stops its output.
+"""What an idle real-time job costs, how long a killed worker or a rescale stops its output, and its memory over time.
 
-    python benchmarks/realtime_life.py [--idle 60] [--checkpoints "10 s,1 s"] [--kills 5] [--rescales 4] [--rate 1000]
+    python benchmarks/realtime_life.py [idle] [kills] [rescales] [memory] [--idle 60] [--checkpoints "10 s,1 s"]
+        [--kills 5] [--rescales 4] [--rate 1000] [--minutes 60] [--memory-rate 10000]
+
+Without the name of a part it measures all but the memory.
 
 The job is that of `realtime.py` with events from a generator: two stages of two tasks, one value state, at-least-once
 output. It has a process of its own.
@@ -9,11 +12,16 @@ output. It has a process of its own.
 - **Kills**: at the rate, with a checkpoint each second, one of the four workers is killed after some seconds, again and
   again. `seconds` is for how long no row came out.
 - **Rescales**: at the same rate, from parallelism 2 to 3 and back.
+- **Memory**: with a checkpoint each second, once a minute, in MB: the resident memory of the driver and the JVM, that
+  of the workers without mapped files, and these (`mapped`), the heap behind a collection, and direct memory. The
+  slope is that of the line through all samples behind the first sixth of the time. `rows` are the rows a second since
+  the last sample.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -24,15 +32,20 @@ import time
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:  # started by its path
     sys.path.insert(0, str(ROOT))
 
 from benchmarks.harness.realtime_outcome import read_pairs  # noqa: E402
-from benchmarks.harness.realtime_run import RealTimeRun  # noqa: E402
+from benchmarks.harness.realtime_run import PAIR_BYTES, RealTimeRun  # noqa: E402
+from benchmarks.harness.warm_process import members  # noqa: E402
 from benchmarks.realtime import EngineError, Process, wait_for_events  # noqa: E402
 
+PARTS = ("idle", "kills", "rescales", "memory")
 WARM_UP = 25.0
 BETWEEN_PAUSES = 15.0
 
@@ -75,13 +88,81 @@ def measure_pauses(place: Path, kills: int, rescales: int, rate: int) -> Iterato
         job.close()
 
 
-def started(place: Path, rate: int, checkpoints: str) -> tuple[Process, Path]:
+def measure_memory(place: Path, minutes: float, rate: int) -> Iterator[dict[str, object]]:
+    """Yield a sample a minute, the first one when the job is warm."""
+    job, latencies = started(place, rate, "1 s", has_output=True)
+    try:
+        time.sleep(WARM_UP)
+        began, rows = time.monotonic(), rows_in(latencies)
+        at, before = 0.0, began - WARM_UP
+        while True:
+            job.require_alive()
+            now, seen = time.monotonic(), rows_in(latencies)
+            sizes = {"rows": round((seen - rows) / (now - before)) if at else rate}
+            rows, before = seen, now
+            assert job.output is not None
+            job.tell("memory")
+            of_jvm = json.loads(job.output.readline())
+            resident = resident_bytes(job.pid)
+            sizes |= {name: round(size / 1e6) for name, size in (resident | of_jvm).items()}
+            yield {"measured": "memory", "minute": round(at, 1), **sizes}
+            if at >= minutes:
+                return
+            at = min(at + 1, minutes)
+            time.sleep(max(0.0, began + 60 * at - time.monotonic()))
+    finally:
+        job.close()
+
+
+def memory_table(samples: Sequence[dict[str, Any]]) -> str:
+    """Return the samples as a table: the start, after 10 and 30 minutes, the end, and the slope."""
+    minutes = [sample["minute"] for sample in samples]
+    shown = [at for at in (0, 10, 30) if at < minutes[-1]]
+    lines = [
+        "| MB | " + " | ".join([*(f"{at} min" for at in shown), f"end: {minutes[-1]} min", "slope, MB an hour"]) + " |",
+        "|---|" + "---:|" * (len(shown) + 2),
+    ]
+    steady = [sample for sample in samples if sample["minute"] >= minutes[-1] / 6]
+    for name in samples[0]:
+        if name not in ("measured", "minute"):
+            values = [next(one[name] for one in samples if one["minute"] >= at) for at in shown]
+            cells = [f"{value:,}" for value in (*values, samples[-1][name])]
+            times = [sample["minute"] / 60 for sample in steady]
+            has_slope = len(steady) > 1 and name != "rows"
+            slope = f"{np.polyfit(times, [one[name] for one in steady], 1)[0]:+.1f}" if has_slope else ""
+            lines.append(f"| {name} | {' | '.join(cells)} | {slope} |")
+    return "\n".join(lines)
+
+
+def rows_in(latencies: Path) -> int:
+    return sum(path.stat().st_size for path in latencies.iterdir()) // PAIR_BYTES
+
+
+def resident_bytes(session: int) -> dict[str, int]:
+    """Return the memory of the driver, of the JVM and of the workers, and what the workers have mapped of files."""
+    found = {"driver": 0, "jvm": 0, "workers": 0, "mapped": 0}
+    forked = workers(session)
+    for process, _ in members(session):
+        with contextlib.suppress(OSError):  # it has ended
+            is_java = Path(f"/proc/{process}/comm").read_text().strip() == "java"
+            lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+            sizes = {line.split()[0]: int(line.split()[1]) * 1024 for line in lines if line.endswith("kB")}
+            resident, anonymous = sizes["Rss:"], sizes["Anonymous:"]
+            if process in forked:
+                found["workers"] += anonymous
+                found["mapped"] += resident - anonymous
+            elif is_java or process == session:  # others fork workers, and merge runs
+                found["jvm" if is_java else "driver"] += resident
+    return found
+
+
+def started(place: Path, rate: int, checkpoints: str, *, has_output: bool = False) -> tuple[Process, Path]:
     """Start the job in an empty directory, and return its process and the directory of latencies."""
     latencies = place / "latencies"
     latencies.mkdir(parents=True)
     names = ("", "", str(place), str(latencies))
     run = RealTimeRun("holdfast-real-time", "generator", rate, 50_000, *names, checkpoints=checkpoints)
-    job = Process(["benchmarks.realtime_engines.holdfast", run.to_json()], place)
+    job = Process(["benchmarks.realtime_engines.holdfast", run.to_json()], place, has_output=has_output)
     try:
         wait_for_events(job, None, latencies)
     except EngineError:
@@ -108,20 +189,34 @@ def workers(session: int) -> list[int]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(PARTS)}; by default all but memory")
     parser.add_argument("--idle", type=float, default=60.0, help="seconds that are measured; 0: not (%(default)s)")
     parser.add_argument("--checkpoints", default="10 s,1 s", help="intervals of the idle job (%(default)s)")
     parser.add_argument("--kills", type=int, default=5, help="number of workers that are killed (%(default)s)")
     parser.add_argument("--rescales", type=int, default=4, help="number of changes of the parallelism (%(default)s)")
     parser.add_argument("--rate", type=int, default=1_000, help="events a second while they are (%(default)s)")
+    parser.add_argument("--minutes", type=float, default=60.0, help="for which memory is measured (%(default)s)")
+    parser.add_argument("--memory-rate", type=int, default=10_000, help="events a second meanwhile (%(default)s)")
     chosen = parser.parse_args(arguments)
+    unknown = [part for part in chosen.parts if part not in PARTS]
+    if unknown:
+        parser.error(f"there is no part {unknown[0]!r}: choose from {', '.join(PARTS)}")
+    parts = chosen.parts or PARTS[:-1]
+    kills, rescales = chosen.kills * ("kills" in parts), chosen.rescales * ("rescales" in parts)
     print(json.dumps({"load": round(os.getloadavg()[0], 1)}), flush=True)
-    with tempfile.TemporaryDirectory(prefix="realtime-life-") as folder:
-        if chosen.idle > 0:
+    with tempfile.TemporaryDirectory(prefix="realtime-life-", ignore_cleanup_errors=True) as folder:
+        if chosen.idle > 0 and "idle" in parts:
             for number, interval in enumerate(chosen.checkpoints.split(",")):
                 print(json.dumps(measure_idle(Path(folder, f"idle-{number}"), interval, chosen.idle)), flush=True)
-        if chosen.kills > 0 or chosen.rescales > 0:
-            for line in measure_pauses(Path(folder, "pauses"), chosen.kills, chosen.rescales, chosen.rate):
+        if kills > 0 or rescales > 0:
+            for line in measure_pauses(Path(folder, "pauses"), kills, rescales, chosen.rate):
                 print(json.dumps(line), flush=True)
+        if "memory" in parts:
+            samples = []
+            for line in measure_memory(Path(folder, "memory"), chosen.minutes, chosen.memory_rate):
+                print(json.dumps(line), flush=True)
+                samples.append(line)
+            print(memory_table(samples))
     return 0
 
 

@@ -117,28 +117,34 @@ class RunningJob:
         stop: Ends it.
         end: Returns why it has ended; None while it runs.
         rescale: Changes its parallelism, for engines that can.
+        memory: Collects garbage, and returns the bytes that the JVM uses by kind, for engines that can.
     """
 
     stop: Callable[[], object]
     end: Callable[[], str | None]
     rescale: Callable[[int], object] | None = None
+    memory: Callable[[], dict[str, int]] | None = None
 
 
 def serve(start: Callable[[RealTimeRun], RunningJob]) -> None:
     """Run the job of the measurement that the command line names, until standard input ends.
 
-    A number on standard input is a new parallelism.
+    A number on standard input is a new parallelism. The line `memory` is answered with a line of JSON.
 
     Raises:
         SystemExit: The job has ended by itself.
     """
     job = start(RealTimeRun.from_json(sys.argv[1]))
 
-    def rescale(line: str) -> None:
-        assert job.rescale is not None
-        job.rescale(int(line))
+    def on_line(line: str) -> None:
+        if line == "memory":
+            assert job.memory is not None
+            print(json.dumps(job.memory()), flush=True)
+        else:
+            assert job.rescale is not None
+            job.rescale(int(line))
 
-    is_over = input_ended(rescale)
+    is_over = input_ended(on_line)
     while not is_over.wait(_LOOK):
         ended = job.end()
         if ended is not None:

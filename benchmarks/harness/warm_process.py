@@ -15,18 +15,18 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def processor_seconds(session: int) -> float:
     """Return what the processes of a session that run now, and those that they have waited for, have used so far."""
-    ticks = sum(int(field) for _, fields in _members(session) for field in fields[11:15])
+    ticks = sum(int(field) for _, fields in members(session) for field in fields[11:15])
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def end_session(session: int) -> None:
     """Kill all processes of a session."""
-    for process, _ in _members(session):
+    for process, _ in members(session):
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
 
 
-def _members(session: int) -> Iterator[tuple[int, list[str]]]:
+def members(session: int) -> Iterator[tuple[int, list[str]]]:
     """Yield the processes of a session, with the fields of their statistics from the state on."""
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # it has ended

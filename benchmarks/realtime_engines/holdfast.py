@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from pyspark import SparkContext
+
 from benchmarks.harness.realtime_run import (
     COUNTED,
     EVENTS,
@@ -73,7 +75,18 @@ def start(run: RealTimeRun) -> RunningJob:
         status = client.get_job_status()
         return str(status) if status.is_terminal_state() else None
 
-    return RunningJob(client.cancel, end, client.rescale)
+    return RunningJob(client.cancel, end, client.rescale, jvm_memory)
+
+
+def jvm_memory() -> dict[str, int]:
+    """Return the bytes of the heap behind a collection, and of direct memory: that of Java's buffers and of Netty's."""
+    jvm: Any = SparkContext._jvm
+    jvm.java.lang.System.gc()
+    management = jvm.java.lang.management.ManagementFactory
+    pools = management.getPlatformMXBeans(jvm.java.lang.Class.forName("java.lang.management.BufferPoolMXBean"))
+    buffers = sum(pool.getMemoryUsed() for pool in pools if pool.getName() == "direct")
+    netty = jvm.io.netty.util.internal.PlatformDependent.usedDirectMemory()  # -1: it takes buffers of Java
+    return {"heap": management.getMemoryMXBean().getHeapMemoryUsage().getUsed(), "direct": buffers + max(0, netty)}
 
 
 def events(env: StreamExecutionEnvironment, run: RealTimeRun) -> DataStream:
