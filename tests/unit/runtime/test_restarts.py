@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from holdfast.errors import (
     UserFunctionError,
 )
 from holdfast.runtime.graph.stream_graph import KeyedNode, StreamGraph
-from holdfast.runtime.job.control import JobStatus
+from holdfast.runtime.job.control import JobControl, JobStatus
 from holdfast.runtime.job.engine import EngineError, EngineLostError, EngineUnavailableError, InputError, InputGoneError
 from holdfast.testing.epoch_runner import LocalEngine, run_job
 from tests.stories import ledger
@@ -237,6 +238,33 @@ def test_an_epoch_that_an_interrupt_ended_leaves_a_cancelled_job_cancelled(tmp_p
 def test_a_number_that_cannot_be_is_refused_by_the_name_of_its_option(tmp_path: Path, option: str) -> None:
     with pytest.raises(ConfigurationError, match=option.removeprefix("restart-strategy.exponential-delay.")):
         job(tmp_path, failures=1, **{option: "-1"})[0].run()
+
+
+def test_the_delay_begins_when_the_tasks_failed(tmp_path: Path) -> None:
+    delay = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.delay": "30 s"}
+    master, _ = job(tmp_path, failures=0, **delay)
+    engine, begun = master.job.engine, []
+
+    def fail(stage: int, partition: int) -> None:
+        begun.append(engine.failed_at)
+        if len(begun) == 1:
+            engine.failed_at = time.monotonic() - 29.9  # its tasks took so long to end
+            raise StorageError("the disk is away for a moment")
+
+    engine._interceptor = fail
+    began = time.monotonic()
+    assert master.run() is JobStatus.SUSPENDED
+    assert 0.1 <= time.monotonic() - began < 20
+    assert begun[-1] is None, "a later failure has a delay of its own"
+
+
+def test_only_a_stop_ends_a_pause_early() -> None:
+    control = JobControl()
+    threading.Timer(0.05, control.wake).start()
+    threading.Timer(0.3, control.stop).start()
+    began = time.monotonic()
+    control.pause(30)
+    assert 0.25 <= time.monotonic() - began < 20
 
 
 def test_an_engine_may_learn_of_the_signal_first(tmp_path: Path) -> None:

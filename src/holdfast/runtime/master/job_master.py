@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import importlib
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -218,6 +219,7 @@ class JobMaster:
 
     def _try_attempt(self, number: int) -> JobStatus | None:
         """Run one attempt; returns None if another one must follow."""
+        self.job.engine.failed_at = None
         try:
             writer = self._raise_token()
             ended = self._begin_term(writer)
@@ -380,6 +382,9 @@ class JobMaster:
             self._fail(f"and {self._restart} allows no further restart", error)
         self.status = JobStatus.RESTARTING
         pause = self._restart.get_backoff_time()
+        failed_at = self.job.engine.failed_at
+        if failed_at is not None:
+            pause = max(0, pause - round(1000 * (time.monotonic() - failed_at)))
         logger.warning(
             "job %r restarts in %d ms from its last completed checkpoint, after %d failure(s) in a row: %s",
             self.job.name,

@@ -526,6 +526,7 @@ class RealTimeEngine(Engine):
         assert group is not None and server is not None
         if group.is_running and not self._lost:
             return
+        self.failed_at = time.monotonic()
         # The failure of the group says more than a lost connection, and comes a moment later.
         deadline = time.monotonic() + _STOP_SECONDS
         while group.is_running and group.failure is None and time.monotonic() < deadline:
