@@ -404,8 +404,14 @@ def _version(text: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
+def _is_slower(found: str | None, wanted: str) -> bool:
+    if found is not None and found.isdigit() and wanted.isdigit():
+        return int(found) > int(wanted)
+    return found != wanted
+
+
 def _warn_if_slow(application: str, settings: Mapping[str, str | None]) -> None:
-    missing = {key: value for key, value in REAL_TIME_SETTINGS.items() if settings[key] != value}
+    missing = {key: value for key, value in REAL_TIME_SETTINGS.items() if _is_slower(settings[key], value)}
     if not missing or application in _warned:
         return
     _warned.add(application)

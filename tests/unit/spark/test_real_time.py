@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 
@@ -14,6 +18,8 @@ from holdfast.spark import realtime
 from holdfast.spark import session as of_spark
 from holdfast.spark.realtime import check_real_time
 from holdfast.spark.session import REAL_TIME_SETTINGS, EpochTrigger
+
+_WAIT = "spark.shuffle.streaming.networkBufferMaxWaitTimeMs"
 
 
 def test_the_trigger_real_time_has_no_epochs() -> None:
@@ -180,12 +186,38 @@ def test_executors_of_a_cluster_may_still_be_starting() -> None:
 
 
 def test_a_context_without_the_settings_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
-    slow = {"spark.python.udf.pipelined.enabled": "false"}
+    slow = {"spark.python.udf.pipelined.enabled": "false", _WAIT: "1"}
     with caplog.at_level(logging.WARNING):
         check_real_time(session_with(application="fast"), [1])
+        check_real_time(session_with({_WAIT: "1"}, application="faster"), [1])
         assert not caplog.records
+        check_real_time(session_with({_WAIT: "50"}, application="late"), [1])
+        assert f"--conf {_WAIT}={REAL_TIME_SETTINGS[_WAIT]}" in caplog.records.pop().getMessage()
         check_real_time(session_with(slow, application="slow"), [1])
         check_real_time(session_with(slow, application="slow"), [1])
     (record,) = caplog.records
     assert "--conf spark.python.udf.pipelined.enabled=true" in record.getMessage()
-    assert "networkBufferMaxWaitTimeMs" not in record.getMessage()
+    assert _WAIT not in record.getMessage()
+
+
+def test_a_worker_finds_everything_imported(tmp_path: Path) -> None:
+    archive = tmp_path / "modules.zip"
+    with ZipFile(archive, "w") as made:
+        for name in ("before", "behind"):
+            made.writestr(f"{name}.py", "")
+    program = f"""
+import importlib, sys, zipimport
+sys.path.insert(0, {str(archive)!r})
+import before
+from holdfast.spark import daemon
+daemon.prepare()
+modules = set(sys.modules)
+importlib.invalidate_caches()
+print([path for path, one in sys.path_importer_cache.items() if isinstance(one, zipimport.zipimporter)])
+import holdfast.datastream, behind
+import pyarrow as pa
+pa.array([1])
+print(sorted(set(sys.modules) - modules))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["[]", "['behind']"]

@@ -503,6 +503,7 @@ def test_a_rate_is_held_by_all_tasks_together(rate: int, steps: list[float], tas
         for reader in readers:
             while (batch := reader.poll()) is not None:
                 found += batch_to_elements(batch, Types.LONG())
+            assert 0 <= reader.seconds_to_next <= tasks / rate + 1e-6
     assert sorted(found) == list(range(len(found)))
     assert abs(len(found) - (now[0] * rate + 1)) <= 1
 
