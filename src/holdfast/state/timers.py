@@ -19,6 +19,7 @@ import heapq
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from itertools import count
 from typing import Any, Final, NamedTuple
 from weakref import WeakSet
