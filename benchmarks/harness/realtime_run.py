@@ -153,13 +153,15 @@ def serve(start: Callable[[RealTimeRun], RunningJob]) -> None:
 
 
 def input_ended(on_line: Callable[[str], object] = lambda line: None) -> threading.Event:
-    """Return an event that is set when standard input ends. A thread passes its lines to a function."""
+    """Return an event that is set when standard input ends, or a line fails. A thread passes lines to a function."""
     is_over = threading.Event()
 
     def read() -> None:
-        for line in sys.stdin:
-            on_line(line.strip())
-        is_over.set()
+        try:
+            for line in sys.stdin:
+                on_line(line.strip())
+        finally:
+            is_over.set()
 
     threading.Thread(target=read, daemon=True).start()
     return is_over
