@@ -71,7 +71,7 @@ class DemoJob:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                # Spark takes the python3 of the path for its workers unless it is told which.
+                # Without these variables Spark starts its workers with the first python3 on PATH.
                 env={
                     **os.environ,
                     "PYSPARK_PYTHON": sys.executable,

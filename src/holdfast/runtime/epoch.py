@@ -33,7 +33,7 @@ from holdfast.storage.job_directory import JobDirectory
 logger = get_logger(__name__)
 
 MAX_TRIES = 5
-"""How often an epoch is run if its acknowledgements disagree, before the job attempt fails."""
+"""Tries of an epoch whose acknowledgements disagree; then the job attempt fails."""
 
 _REPORTED_MS = 5000
 """How far the wall clock may be behind processing time before the log says so."""

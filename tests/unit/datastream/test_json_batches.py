@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -12,9 +13,11 @@ from hypothesis import strategies as st
 
 from holdfast.common import Types
 from holdfast.datastream.connectors.kafka import KafkaRecordSerializationSchema
+from holdfast.datastream.connectors.kafka.kafka_source import _ValueDecoder
 from holdfast.datastream.formats import json as of_json
 from holdfast.datastream.formats.json import JsonRowDeserializationSchema, JsonRowSerializationSchema
 from holdfast.types.arrow import batch_to_elements, elements_to_batch
+from holdfast.types.serialization import SerializationSchema, SimpleStringSchema
 from tests.examples import examples
 from tests.unit.datastream.test_json_lines import COLUMNS, MESSAGES, OBJECTS
 
@@ -73,6 +76,21 @@ def test_a_schema_that_extends_ours_gets_each_message_itself() -> None:
     shouted = Shouted(Types.ROW_NAMED(["n"], [Types.LONG()]))
     assert doubled.deserialize_batch(USUAL) is None
     assert shouted.serialize_batch(pa.record_batch({"n": pa.array([1])})) is None
+
+
+class Miscounting(JsonRowDeserializationSchema):
+    def deserialize_batch(self, messages: Sequence[bytes]) -> pa.RecordBatch | None:
+        return pa.record_batch({"n": pa.array([1])})
+
+
+def test_a_batch_that_has_not_a_row_for_each_message_is_refused() -> None:
+    schema = Miscounting(Types.ROW_NAMED(["n"], [Types.LONG()]), fails_on_missing=False, ignores_errors=False)
+    with pytest.raises(ValueError, match=r"Miscounting returned 1 rows with the columns .* for 2 messages"):
+        _ValueDecoder(schema).decode(pa.record_batch({"value": pa.array([b"{}", None, b"{}"])}))
+
+
+def test_values_of_a_schema_without_batches_are_left_to_single_reads() -> None:
+    assert _ValueDecoder(SimpleStringSchema()).decode(pa.record_batch({"value": pa.array([b"kelp"])})) is None
 
 
 # Writing
@@ -149,3 +167,30 @@ def test_records_of_columns_are_those_of_rows() -> None:
     assert schema.serialize_batch(batch, None) == [schema.serialize(row, None) for row in rows]
     keyed = builder.set_key_serialization_schema(lambda row: row[0]).build()
     assert keyed.serialize_batch(batch, None) is None  # a function gets the rows
+
+
+class Forgetful(SerializationSchema):
+    def serialize(self, element: Any) -> bytes:
+        return b""
+
+    def serialize_batch(self, batch: pa.RecordBatch) -> list[bytes]:
+        return [b""]
+
+
+class Textual(Forgetful):
+    def serialize_batch(self, batch: pa.RecordBatch) -> Any:
+        return [""] * batch.num_rows
+
+
+@pytest.mark.parametrize("schema", [Forgetful(), Textual()])
+def test_a_schema_that_has_not_bytes_for_each_element_is_refused(schema: SerializationSchema) -> None:
+    records = KafkaRecordSerializationSchema.builder().set_topic("counts").set_value_serialization_schema(schema)
+    with pytest.raises(TypeError, match="must return bytes or None for each of the 2 elements"):
+        records.build().serialize_batch(pa.record_batch({"n": pa.array([1, 2])}), None)
+
+
+def test_no_columns_are_made_for_functions() -> None:
+    records = (
+        KafkaRecordSerializationSchema.builder().set_topic("counts").set_value_serialization_schema(lambda row: b"")
+    )
+    assert not records.build().takes_columns

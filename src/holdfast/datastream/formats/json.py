@@ -169,6 +169,8 @@ class JsonRowSerializationSchema(SerializationSchema):
     def __init__(self, row_type: RowTypeInformation) -> None:
         self._type = row_type
         self._write = _writer(row_type)
+        self._writers = [_writer(part) for part in row_type.types]
+        self._template = _template(row_type)
         is_flat = all(isinstance(part, AtomicTypeInformation) for part in row_type.types)
         self._has_columns = is_flat and not isinstance(row_type, ChangelogTypeInformation)
 
@@ -191,13 +193,12 @@ class JsonRowSerializationSchema(SerializationSchema):
             return None
         try:
             texts = [
-                list(map(_writer(part), part.to_list(column)))
-                for part, column in zip(self._type.types, batch.columns, strict=True)
+                list(map(write, part.to_list(column)))
+                for write, part, column in zip(self._writers, self._type.types, batch.columns, strict=True)
             ]
         except ValueError:  # NaN, for instance
             return None
-        template = _template(self._type)
-        return [(template % fields).encode() for fields in zip(*texts, strict=True)]
+        return [(self._template % fields).encode() for fields in zip(*texts, strict=True)]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._type,)

@@ -218,7 +218,13 @@ class SinkWriter(_Writer, ABC):
 
 
 class ColumnSinkWriter(SinkWriter):
-    """A writer that takes columns with their event times where it can, and elements elsewhere."""
+    """A writer that takes columns with their event times where it can, and elements elsewhere.
+
+    Attributes:
+        takes_columns: Whether it can take columns at all. If not, no columns are made for it.
+    """
+
+    takes_columns: bool
 
     @abstractmethod
     def write_columns(self, batch: pa.RecordBatch, timestamps: Timestamps | None) -> bool:

@@ -189,7 +189,7 @@ class OperatorExecutor(StepExecutor):
 
     def accept(self, chunk: Chunk) -> Chunk:
         self.records_in += len(chunk)
-        decoded = None if self._decode is None or chunk.columns is None else self._decode(chunk.columns)
+        decoded = None if self._decode is None or chunk.columns is None else self._decoded(chunk.columns)
         if decoded is None:
             return self._emitted(self._operator.process(chunk.elements, timestamps=chunk.timestamps))
         batch, has_element = decoded
@@ -198,6 +198,16 @@ class OperatorExecutor(StepExecutor):
         if timestamps is not None and has_element is not None:
             timestamps = timestamps.filter(has_element)
         return Chunk(self.step.output_type, self.step.uid, batch=batch, timestamps=timestamps)
+
+    def _decoded(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array | None] | None:
+        assert self._decode is not None
+        try:
+            found: tuple[pa.RecordBatch, pa.Array | None] | None = self._decode(batch)
+            return found
+        except HoldfastError:
+            raise
+        except Exception as error:
+            raise user_error(error, self.step.uid, None, self._operator.info.epoch, "reading records") from error
 
     def accept_second(self, chunk: Chunk) -> Chunk:
         self.records_in += len(chunk)
@@ -429,7 +439,8 @@ class SinkExecutor(StepExecutor):
         before = None if kept is None else kept.get(step.uid)
         self._writer = before or self._guard("opening the writer", step.sink.create_writer, context)
         self._write_batch = getattr(self._writer, "write_batch", None)
-        self._write_columns = self._writer.write_columns if isinstance(self._writer, ColumnSinkWriter) else None
+        takes_columns = isinstance(self._writer, ColumnSinkWriter) and self._writer.takes_columns
+        self._write_columns = self._writer.write_columns if takes_columns else None
         self._letters: list[Any] = []
         self._timestamps: list[int | None] = []
         self._is_flushed = False

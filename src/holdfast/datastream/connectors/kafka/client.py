@@ -260,7 +260,7 @@ def error_text(error: BaseException | KafkaError | None) -> str:
 
 
 CLIENT_ERRORS: Final = (KafkaException, BufferError)
-"""What the client raises if it fails."""
+"""The exceptions of the client."""
 
 
 @contextmanager

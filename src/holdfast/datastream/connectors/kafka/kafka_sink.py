@@ -203,6 +203,7 @@ class RecordSender(ColumnSinkWriter):
         guarantee: DeliveryGuarantee,
     ) -> None:
         self._schema = schema
+        self.takes_columns = schema.takes_columns
         self._uid = context.uid
         self._sending = f"sending the records of {context.uid!r}"
         self._connection = connection

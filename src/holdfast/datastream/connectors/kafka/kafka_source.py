@@ -41,6 +41,7 @@ from holdfast.runtime.function.user_function import (
     ProcessFunction,
     RuntimeContext,
 )
+from holdfast.types.arrow import element_schema
 from holdfast.types.serialization import DeserializationSchema
 from holdfast.types.type_information import TypeInformation
 from holdfast.types.type_parser import to_type
@@ -278,11 +279,22 @@ class _ValueDecoder(FlatMapFunction, BatchDecoder):
         return self._schema.get_produced_type()
 
     def decode(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array | None] | None:
+        if type(self._schema).deserialize_batch is DeserializationSchema.deserialize_batch:
+            return None
         values = batch.column(batch.schema.get_field_index("value"))
         present = values.is_valid() if values.null_count else None
-        kept = values if present is None else values.filter(present)
-        decoded = self._schema.deserialize_batch(kept.to_pylist())
-        return None if decoded is None else (decoded, present)
+        messages = (values if present is None else values.filter(present)).to_pylist()
+        decoded = self._schema.deserialize_batch(messages)
+        if decoded is None:
+            return None
+        wanted = element_schema(self.produced_type)
+        if decoded.num_rows != len(messages) or not decoded.schema.equals(wanted):
+            raise ValueError(
+                f"deserialize_batch() of {type(self._schema).__name__} returned {decoded.num_rows} rows with the "
+                f"columns {decoded.schema.names} for {len(messages)} messages: return one row for each, "
+                f"with {wanted.names}"
+            )
+        return decoded, present
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._schema.open()

@@ -148,6 +148,14 @@ class KafkaRecordSerializationSchema:
                 raise ValueError(f"{partition!r} is not a valid partition of a Kafka topic")
         return KafkaRecord(topic, key, value, headers, partition, _sent_time(timestamp))
 
+    @property
+    def takes_columns(self) -> bool:
+        """Whether `serialize_batch` can convert elements."""
+        schemas = [schema for schema in (self._key, self._value) if schema is not None]
+        if self._headers is not None or self._partitioner is not None or self.topic is None:
+            return False
+        return all(type(schema).serialize_batch is not SerializationSchema.serialize_batch for schema in schemas)
+
     def serialize_batch(self, batch: pa.RecordBatch, timestamps: Timestamps | None) -> list[KafkaRecord] | None:
         """Convert elements to records by columns; None if they have to be converted one by one.
 
@@ -155,13 +163,18 @@ class KafkaRecordSerializationSchema:
             batch: A column for each field of a row type, otherwise one column `value`.
             timestamps: The event times; None if the elements have none.
         """
-        if not isinstance(self._topic, str) or self._headers is not None or self._partitioner is not None:
+        if not self.takes_columns:
             return None
         parts = []
         for schema in (self._key, self._value):
             written = [None] * batch.num_rows if schema is None else schema.serialize_batch(batch)
             if written is None:
                 return None
+            if len(written) != batch.num_rows or not {bytes, type(None)}.issuperset(map(type, written)):
+                raise TypeError(
+                    f"serialize_batch() of {type(schema).__name__} must return bytes or None for each of the "
+                    f"{batch.num_rows} elements"
+                )
             parts.append(written)
         times = repeat(-1) if timestamps is None else map(_sent_time, iterate_timestamps(timestamps))
         fields = zip(repeat(self._topic), *parts, repeat(()), repeat(-1), times, strict=False)
@@ -485,6 +498,7 @@ class RecordStaging(ColumnSinkWriter):
         self._limits = limits or {}
         self._compressor = compressor
         self._now = context.processing_time
+        self.takes_columns = schema.takes_columns
         self._records: list[KafkaRecord] = []
         self._bytes = 0
         schema.open()
