@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import sys
+import time as real_time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
@@ -16,7 +18,6 @@ from holdfast.kernel import ids
 from holdfast.runtime import compaction
 from holdfast.runtime.commit import checkpointing, commit_manager
 from holdfast.runtime.job import control
-from holdfast.runtime.master import attempt
 from holdfast.storage import local, register, versioned_document
 from holdfast.storage import local as regular_file
 from tests.simulation import primitives
@@ -52,6 +53,9 @@ def simulated(
         def put(place: Any, name: str, value: Any) -> None:
             stack.enter_context(patch.object(place, name, value, create=True))
 
+        for name, module in list(sys.modules.items()):
+            if name.startswith("holdfast.") and getattr(module, "time", None) is real_time:
+                put(module, "time", time)
         for module in (local, regular_file):
             put(module, "os", posix)
             put(module, "open", posix.open_file)
@@ -59,7 +63,6 @@ def simulated(
         put(ids, "secrets", SimpleNamespace(token_hex=lambda count: world.nonce(2 * count)))
         put(output_directory, "uuid", SimpleNamespace(uuid4=lambda: world.nonce(32)))
         put(retention, "threading", threading)
-        put(retention, "time", time)
         put(retention, "ThreadPoolExecutor", lambda workers, name: primitives.SimulatedPool(world, workers))
         put(control, "threading", threading)
         put(control, "Future", Future)
@@ -67,7 +70,6 @@ def simulated(
         put(commit_manager, "Future", lambda: primitives.SimulatedFuture(world))
         put(register, "threading", threading)
         put(compaction, "create_compaction_executor", lambda name: SimulatedCompaction(world, merge, max_parallelism))
-        put(attempt, "time", time)
         put(checkpointing, "SWEEP_EVERY", sweep_every)
         for module in (register, versioned_document):
             put(module, "WINDOW", window)

@@ -34,7 +34,7 @@ from holdfast.runtime.graph.input_matching import InputRules
 from holdfast.runtime.graph.plan import JobPlan
 from holdfast.runtime.graph.stream_graph import StreamGraph
 from holdfast.runtime.job.engine import EngineError
-from holdfast.runtime.realtime import control, engine, flush_interval, message, source_coordinator, task, task_meter
+from holdfast.runtime.realtime import control, engine, flush_interval, source_coordinator, task, task_meter
 from holdfast.runtime.realtime.engine import RealTimeEngine, TaskGroup
 from holdfast.runtime.realtime.message import LostFrameError
 from holdfast.runtime.realtime.source_coordinator import SourceCoordinator
@@ -405,8 +405,6 @@ def in_real_time(world: World) -> Iterator[None]:
 
         for module in (control, engine, source_coordinator, task):
             put(module, "threading", threads)
-        for module in (engine, message, source_coordinator, task, task_meter):
-            put(module, "time", time)
         queues = SimpleNamespace(SimpleQueue=lambda: network.Mailbox(world), Empty=queue.Empty)
         for module in (task, task_meter):
             put(module, "queue", queues)
