@@ -1,4 +1,4 @@
-"""For how long the elements of a real-time task wait to be sent with others."""
+"""For how long the elements of a real-time task wait to be processed, and to be sent, with others."""
 
 from __future__ import annotations
 

@@ -95,7 +95,8 @@ class RealTimeStage:
         attempt: The attempt of the job.
         address: The driver.
         is_aligned: Whether elements behind a barrier wait.
-        flush_seconds: Seconds for which elements may wait to be sent with others; more on a busy host.
+        flush_seconds: Seconds for which elements may wait to be processed, and to be sent, with others; more on a busy
+            host.
         alignment_limit: The most bytes that wait behind a barrier; None for no limit.
         frame_bytes: The most bytes of a frame.
     """
@@ -468,10 +469,10 @@ class RealTimeTask:
 
     def _output(self) -> Iterator[pa.RecordBatch]:
         """Yield the frames that are due."""
-        if not self._stage.consumers:
-            return
         now = time.monotonic()
         self._flush_interval.adapt(now)
+        if not self._stage.consumers:
+            return
         self._has_waiting = now - self._flushed_at < self._flush_interval.seconds
         if self._has_waiting:
             return
@@ -528,9 +529,13 @@ class RealTimeTask:
     def _read_exchange(self, gate: InputGate) -> Iterator[pa.RecordBatch]:
         layout = arriving_layout(self._plan)
         assert isinstance(layout, MessageLayout)
+        begun_at = time.monotonic()
         while not self._is_stopped:
             self._send_metrics()
             self._receive_some(is_waiting=not gate.has_messages)
+            if gate.has_messages:
+                self._wait_for_more(begun_at + self._flush_interval.seconds)
+                begun_at = time.monotonic()
             self._limit_alignment(gate)
             is_at_barrier = gate.barrier is not None and not gate.has_messages
             if not self._frames.has_credit and not is_at_barrier:
@@ -619,6 +624,12 @@ class RealTimeTask:
             self._handle(item)
         except queue.Empty:
             return
+
+    def _wait_for_more(self, until: float) -> None:
+        """Wait for messages that can be processed with those that are here: a round costs more than its elements."""
+        while not self._is_stopped and (seconds := until - time.monotonic()) > 0:
+            with suppress(queue.Empty):
+                self._handle(self._meter.get(self._inbox, seconds))
 
     # Input of sources
 
