@@ -329,7 +329,7 @@ class RealTimeEngine(Engine):
                 is_aligned=self._is_aligned,
                 alignment_limit=self._alignment_limit,
                 frame_bytes=self.frame_bytes(),
-                flush_seconds=_flush_seconds(counts[at], counts[at + 1] if at + 1 < len(counts) else 1),
+                flush_seconds=_flush_seconds(counts[at], counts[at + 1] if at + 1 < len(counts) else 0),
             )
             for at, (stage, _) in enumerate(numbered)
         ]
