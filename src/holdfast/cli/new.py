@@ -23,6 +23,7 @@ _FILES: Final = {
     "README.md": "README.md.txt",
     "$name.py": "program.py.txt",
     "test_$name.py": "test_program.py.txt",
+    "pytest.ini": "pytest.ini.txt",
     "requirements.txt": "requirements.txt.txt",
     "Dockerfile": "Dockerfile.txt",
     ".gitignore": "gitignore.txt",

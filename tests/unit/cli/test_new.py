@@ -32,6 +32,7 @@ def test_a_new_project_passes_its_own_test(here: Path) -> None:
         "Dockerfile",
         "README.md",
         "input/words.txt",
+        "pytest.ini",
         "requirements.txt",
         "test_tide_words.py",
         "tide_words.py",
@@ -39,6 +40,16 @@ def test_a_new_project_passes_its_own_test(here: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
     told = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
     assert told.returncode == 0 and "3 passed" in told.stdout, told.stdout
+
+
+def test_a_project_inside_another_one_is_tested_by_its_own_settings(here: Path) -> None:
+    (here / "pyproject.toml").write_text(
+        '[tool.pytest.ini_options]\naddopts = ["--import-mode=importlib"]\npythonpath = ["."]\ntestpaths = ["tests"]\n'
+    )
+    new("tide_words")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
+    run = subprocess.run(command, cwd=here / "tide_words", capture_output=True, text=True, check=False)
+    assert run.returncode == 0 and "3 passed" in run.stdout, run.stdout
 
 
 def test_the_test_of_a_project_fails_when_its_program_is_wrong(here: Path) -> None:
