@@ -325,11 +325,11 @@ def check_extras() -> Iterator[Finding]:
         missing = [name for name, found, _ in packages if found is None]
         old = [f"{name} {found} (needs {specifier})" for name, found, specifier in packages if found and specifier]
         if missing:
-            yield Finding(check, OK, f"no. If a job needs it: {install}")
+            yield Finding(check, OK, f"not installed. If a job needs it: {install}")
         elif old:
-            yield Finding(check, WARNING, f"yes, but too old: {', '.join(old)}", f"{install} --upgrade")
+            yield Finding(check, WARNING, f"installed, but too old: {', '.join(old)}", f"{install} --upgrade")
         else:
-            yield Finding(check, OK, "yes")
+            yield Finding(check, OK, "installed")
 
 
 def _packages(distribution: str, extra: str) -> Iterator[tuple[str, str | None, str]]:

@@ -262,10 +262,10 @@ def test_each_extra_is_there_or_has_its_pip_line(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(module, "version", version)
     found = {finding.check: finding for finding in check_extras()}
-    assert (found["extra avro"].status, found["extra avro"].detail) == (OK, "yes")
-    assert found["extra delta"].detail == "no. If a job needs it: pip install 'holdfast[delta]'"
-    assert found["extra s3"].detail.startswith("no."), "one of its two packages is missing"
-    assert found["extra schema-registry"].detail.startswith("no."), "its package has an extra that is missing"
+    assert (found["extra avro"].status, found["extra avro"].detail) == (OK, "installed")
+    assert found["extra delta"].detail == "not installed. If a job needs it: pip install 'holdfast[delta]'"
+    assert found["extra s3"].detail.startswith("not installed."), "one of its two packages is missing"
+    assert found["extra schema-registry"].detail.startswith("not installed."), "its package lacks an extra"
     assert found["extra sql"].status == WARNING and "duckdb 1.0.0 (needs >=1.1)" in found["extra sql"].detail
     assert not {"extra dev", "extra docs"} & found.keys() and all(
         finding.status != PROBLEM for finding in found.values()
