@@ -229,8 +229,8 @@ def restored_versions(plan: JobPlan, operators: Iterable[OperatorMetadata], allo
             f"the checkpoint has state of operators that this job does not have: {missing}; new in this job: "
             f"{new or 'none'}. Give the operators their old uids, .uid('...'); or rename them in a copy of the "
             f"snapshot, {_renaming(missing, new)}, and start from it with -s; or drop that state with -n "
-            "(execution.state-recovery.ignore-unclaimed-state). A uid that is not set is derived from the structure of "
-            "the program and changes with it",
+            "(execution.state-recovery.ignore-unclaimed-state). The uid of an operator without one is derived from the "
+            "structure of the program and changes with it",
         )
     if missing:
         logger.warning("dropped the state of these operators (-n): %s", ", ".join(missing))

@@ -231,7 +231,7 @@ def test_a_job_that_did_all_there_was_says_so(tmp_path: Path, caplog: pytest.Log
     with caplog.at_level(logging.INFO):
         client = JobClient(master(program, tmp_path / "job", epochs("in", [ROWS])))
         result = client.get_job_execution_result().result(60)
-    words = "all input that was there is processed; run the job again to process more"
+    words = "all available input is processed; run the job again to process more"
     assert f"job 'job' ended SUSPENDED: {words}" in caplog.text
     assert result.ending == client.ending == words
     assert repr(result).startswith(f"<job {client.get_job_id()} ended SUSPENDED after ")

@@ -346,9 +346,9 @@ def log_changes(mapping: InputMapping) -> None:
         logger.info("inputs that begin at their start: %s", ", ".join(map(repr, new)))
     for leaf in mapping.edited:
         logger.warning(
-            "the elements of input %r, a from_collection(), have changed, but the job goes on where it was: elements "
-            "that were read are not read again. To read the new ones, set %s: %s, or start with --fresh; if the "
-            "change is meant for the next fresh start, set %s: %s",
+            "the elements of input %r, a from_collection(), have changed. The job continues at its position in the old "
+            "elements, and does not read elements again. To read the new ones, set %s: %s, or start with --fresh. To "
+            "keep the position without this warning, set %s: %s",
             leaf.uid,
             ANEW,
             leaf.uid,

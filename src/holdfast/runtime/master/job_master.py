@@ -66,7 +66,7 @@ from holdfast.storage.register import CheckpointPointer, FileRegister, RegisterS
 
 logger = get_logger(__name__)
 
-_EXHAUSTED: Final = "all input that was there is processed; run the job again to process more"
+_EXHAUSTED: Final = "all available input is processed; run the job again to process more"
 _STOPPED: Final = "it was stopped; run the job again to resume it"
 _SIGNAL_SECONDS: Final = 2.0
 """How much earlier than this process its engine may receive a signal to both."""
@@ -431,8 +431,8 @@ class JobMaster:
 
     def _already_finished(self) -> JobStatus:
         logger.warning(
-            "job %r has already FINISHED, so it is not run, also if its program or its input has changed since; start "
-            "it with --fresh to run it again, or give execute() another name if this is another job",
+            "job %r has already FINISHED, so it is not run, even if its program or its input has changed. To run it "
+            "again, start it with --fresh. If this is another job, pass another name to execute()",
             self.job.name,
         )
         return JobStatus.FINISHED
