@@ -1,4 +1,4 @@
-"""Sum a history of orders from Parquet files, then go on from these sums with new orders from CSV files."""
+"""Sum a history of orders from Parquet files, then continue from these sums with new orders from CSV files."""
 
 import tempfile
 from pathlib import Path
