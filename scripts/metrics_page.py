@@ -22,7 +22,7 @@ INTRODUCTION = """\
 This page is generated from the code: `python scripts/metrics_page.py`. A test checks that it is current.
 [Operations](operations.md#metrics) describes Prometheus and OpenTelemetry. `deploy/` has alerts and a dashboard.
 
-- A metric that Flink has too has the name that Flink's exporter gives it. Such counters are gauges, as in Flink.
+- A metric that exists in Flink has the name that Flink's exporter uses. Such counters are gauges, as in Flink.
   Holdfast's own counters end with `_total`.
 - Values of operators are summed over their subtasks, and count accepted epochs only.
 - Each process starts at 0. A value that is unknown is left out; Flink reports -1.
