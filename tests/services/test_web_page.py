@@ -180,6 +180,8 @@ def test_every_page_shows_what_the_job_does(browser: Any, start: Callable[..., R
         tab(page, "Exceptions")
         page.get_by_text("Nothing has failed").wait_for()
         get_logger("holdfast.tests").warning("a line of the log")
+        for number in range(1000):
+            get_logger("holdfast.tests").warning("line %d %s", number, "-" * 60)
         tab(page, "Log")
         page.get_by_role("region", name="Log of the job").get_by_text("holdfast.tests: a line of the log").wait_for()
         tab(page, "Configuration")

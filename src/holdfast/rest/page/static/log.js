@@ -4,7 +4,7 @@ import { get } from "/page/api.js";
 import { card, h, put } from "/page/dom.js";
 import { bytes } from "/page/format.js";
 
-const TAIL = 64 * 1024;
+const TAIL = 256 * 1024;
 const KEPT = 512 * 1024;
 
 export class LogTab {
