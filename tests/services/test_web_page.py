@@ -212,6 +212,10 @@ def test_a_question_comes_before_each_action_and_its_outcome_after(
         assert (Path(told.removeprefix("Savepoint: ")) / "_metadata").exists()
 
         page.get_by_role("button", name="Rescale", exact=True).click()
+        field = page.get_by_label("count")
+        left = "(element) => { const all = document.createRange(); all.selectNodeContents(element);"
+        left += " return all.getBoundingClientRect().left; }"
+        assert page.get_by_role("dialog").locator("label").evaluate(left) == field.bounding_box()["x"]  # type: ignore[index]
         page.get_by_label("count").fill("0")
         page.get_by_role("button", name="Rescale", exact=True).last.click()
         page.get_by_role("alert").get_by_text("at least 1").wait_for()
