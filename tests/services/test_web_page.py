@@ -460,6 +460,30 @@ def test_axe_finds_nothing_in_any_view(browser: Any, judged: Running, width: int
         assert violations(page) == [], "a dialog"
 
 
+RECORD_LABELS = """
+  const draw = CanvasRenderingContext2D.prototype.fillText;
+  window.labels = [];
+  CanvasRenderingContext2D.prototype.fillText = function (text, x, ...more) {
+    const width = this.measureText(text).width;
+    const left = x - ({ right: width, center: width / 2 }[this.textAlign] ?? 0);
+    window.labels.push([text, left >= 0 && left + width <= this.canvas.width]);
+    return draw.call(this, text, x, ...more);
+  };
+"""
+
+
+def test_labels_of_charts_are_round_and_not_cut(browser: Any, judged: Running) -> None:
+    with visitor(browser) as page:
+        page.add_init_script(RECORD_LABELS)
+        log_in(page, judged)
+        tab(page, "Epochs")
+        page.get_by_role("group", name="How far event time is behind the clock").locator("canvas").wait_for()
+        until(lambda: any(text.endswith(" d") for text, _ in page.evaluate("window.labels")))
+        labels = page.evaluate("window.labels")
+        assert [text for text, is_whole in labels if not is_whole] == []
+        assert {"10,000 d", "20,000 d"} <= {text for text, _ in labels}
+
+
 def test_a_failure_is_shown_with_the_traceback_of_the_function(browser: Any, start: Callable[..., Running]) -> None:
     job = start(**{"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.delay": "4 s",
                    "restart-strategy.fixed-delay.attempts": 1000000})  # fmt: skip

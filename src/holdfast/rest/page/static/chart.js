@@ -2,9 +2,30 @@
 
 import uPlot from "/page/uPlot.js";
 import { h } from "/page/dom.js";
-import { bytes, clock, moment, NONE } from "/page/format.js";
+import { bytes, clock, duration, moment, NONE } from "/page/format.js";
 
-const POWERS = Array.from({ length: 51 }, (_, power) => 2 ** power);
+// Steps between the labels of an axis, so that labels are round numbers in their unit.
+const [SECOND, MINUTE, HOUR, DAY] = [1000, 60_000, 3_600_000, 86_400_000];
+const STEPS = new Map([
+  [bytes, Array.from({ length: 51 }, (_, power) => 2 ** power)],
+  [duration, [
+    ...[0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500],
+    ...[1, 2, 5, 10, 15, 30].map((seconds) => seconds * SECOND),
+    ...[1, 2, 5, 10, 15, 30].map((minutes) => minutes * MINUTE),
+    ...[1, 2, 4, 6, 12].map((hours) => hours * HOUR),
+    ...[1, 2, 5].flatMap((days) => [1, 10, 100, 1000, 10_000].map((ten) => days * ten * DAY)).sort((a, b) => a - b),
+  ]],
+]);
+const LABELS = 64;
+
+// The width of the labels of an axis. uPlot asks again until the answer stays the same, so the second one is final.
+function labelWidth(plot, labels, at, cycle) {
+  const axis = plot.axes[at];
+  if (cycle > 1) return axis._size;
+  [plot.ctx.font] = axis.font;
+  const widths = (labels ?? []).map((label) => plot.ctx.measureText(label).width / devicePixelRatio);
+  return Math.ceil(Math.max(LABELS, ...widths.map((width) => width + axis.ticks.size + axis.gap)));
+}
 
 function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -29,7 +50,7 @@ function options(width, height, series, form) {
     scales: { x: { time: true }, y: { range: (_, least, most) => [Math.min(0, least ?? 0), (most || 1) * 1.08] } },
     axes: [
       { ...line, font, size: 28, space: 70, values: (_, ticks) => ticks.map((tick) => clock(tick * 1000)) },
-      { ...line, font, size: 64, space: 34, incrs: form === bytes ? POWERS : undefined, values: (_, ticks) => ticks.map((tick) => form(tick)) },
+      { ...line, font, size: labelWidth, space: 34, incrs: STEPS.get(form), values: (_, ticks) => ticks.map((tick) => form(tick)) },
     ],
     series: [
       { label: "time", value: (plot, _, at, index) => shown(plot, {}, at, index, (seconds) => moment(seconds * 1000)) },

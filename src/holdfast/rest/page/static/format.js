@@ -34,7 +34,9 @@ export function duration(ms) {
   const minutes = Math.floor(ms / 60000);
   if (minutes < 60) return `${minutes} min ${Math.floor((ms % 60000) / 1000)} s`;
   const hours = Math.floor(minutes / 60);
-  return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
+  if (hours < 48) return `${hours} h ${minutes % 60} min`;
+  const days = Math.floor(hours / 24);
+  return days < 100 ? `${days} d ${hours % 24} h` : `${count(days)} d`;
 }
 
 // A number with its noun: 1 row, 2 rows.
