@@ -498,6 +498,10 @@ def test_a_failure_is_shown_with_the_traceback_of_the_function(browser: Any, sta
         job.engine.inputs[1] = {"words": ["sand"]}
         until(lambda: job.client.get()["tries-in-a-row"] == 0)
         page.get_by_role("link", name="Last failure").wait_for(state="detached")
+        page.get_by_role("button", name="Cancel", exact=True).click()
+        page.get_by_role("button", name="Cancel the job").click()
+        page.get_by_role("alert").get_by_text("(CANCELED)").wait_for()
+        assert page.get_by_role("link", name="Last failure").count() == 0, "it had recovered"
 
 
 def test_names_with_markup_are_shown_as_text(browser: Any, start: Callable[..., Running]) -> None:

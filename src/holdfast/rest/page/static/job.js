@@ -170,7 +170,7 @@ export class JobView {
         job.processes !== undefined && ["Processes", count(job.processes), "started by the job manager"],
         engine && !this.isOver && ["Spark", h("a", { href: engine, target: "_blank", rel: "noreferrer" }, "web interface"), "jobs, stages and executors"],
       ]),
-      job["last-failure"] && (tries || this.isOver)
+      job["last-failure"] && (tries || job.state === "FAILED")
         ? h("p", { class: "problem" }, h("a", { href: `#/job/${this.id}/exceptions` }, "Last failure"), ": ", job["last-failure"])
         : null,
     );
