@@ -24,7 +24,7 @@ async function confirm(view, question) {
 async function savepoint(view) {
   await confirm(view, {
     title: "Take a savepoint?",
-    text: `Job ${view.name} goes on. A savepoint is a copy of its state that belongs to you.`,
+    text: `Job ${view.name} continues. You own the savepoint: the job never deletes it.`,
     fields: [TARGET],
     yes: "Take a savepoint",
     waiting: "Taking a savepoint …",
@@ -61,7 +61,7 @@ async function rescale(view) {
   const most = Object.fromEntries((view.details.vertices || []).map((vertex) => [vertex.id, vertex.maxParallelism]));
   await confirm(view, {
     title: "Rescale the job?",
-    text: "The operators have so many subtasks from the next epoch on. A real-time job begins new tasks for that.",
+    text: "The new numbers of subtasks apply from the next epoch on. A real-time job starts new tasks for them.",
     fields: names.map((uid, at) => ({
       name: `parallelism-${at}`,
       label: view.label(uid),
@@ -92,7 +92,7 @@ async function rescale(view) {
 async function cancel(view) {
   await confirm(view, {
     title: "Cancel the job?",
-    text: `Job ${view.name} ends for good, without a savepoint. What it has checkpointed is kept unless an option says otherwise.`,
+    text: `Job ${view.name} ends for good, without a savepoint. Its checkpoints are kept unless execution.checkpointing.externalized-checkpoint-retention says otherwise.`,
     yes: "Cancel the job",
     danger: true,
     waiting: "Cancelling …",
