@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -78,10 +79,38 @@ def cells(page: Any, table: str) -> list[list[str]]:
     return [row.locator("th, td").all_inner_texts() for row in rows.all()]
 
 
+RECORD_LABELS = """
+  const { clearRect, fillText } = CanvasRenderingContext2D.prototype;
+  window.drawings = [];
+  CanvasRenderingContext2D.prototype.clearRect = function (...all) {
+    window.drawings.push([]);
+    return clearRect.apply(this, all);
+  };
+  CanvasRenderingContext2D.prototype.fillText = function (text, x, ...more) {
+    const width = this.measureText(text).width;
+    const left = x - ({ right: width, center: width / 2 }[this.textAlign] ?? 0);
+    const isWhole = left >= 0 && left + width <= this.canvas.width;
+    if (this.canvas.closest(".uplot")) window.drawings.at(-1).push([text, isWhole]);
+    return fillText.call(this, text, x, ...more);
+  };
+"""
+
+
+def drawn_labels(page: Any) -> list[str]:
+    """The labels of all charts so far: none was cut, and no chart has one twice."""
+    drawings = page.evaluate("window.drawings")
+    assert [text for drawing in drawings for text, is_whole in drawing if not is_whole] == []
+    for drawing in drawings:
+        texts = [text for text, _ in drawing]
+        assert len(set(texts)) == len(texts), texts
+    return [text for drawing in drawings for text, _ in drawing]
+
+
 def test_a_real_time_job_shows_where_its_time_goes(browser: Any, tmp_path: Path) -> None:
     with running_in_real_time(program_of(0.002, 5000), tmp_path) as master, visitor(browser) as page:
         address = RestClient.find(master.job.directory).address
         until(lambda: master.progress.recent and master.progress.recent[-1].real_time["operators"])
+        page.add_init_script(RECORD_LABELS)
         page.goto(f"{address.url}/")
         page.get_by_label("Bearer token").fill(address.bearer_token)
         page.keyboard.press("Enter")
@@ -108,6 +137,7 @@ def test_a_real_time_job_shows_where_its_time_goes(browser: Any, tmp_path: Path)
         tab(page, "Epochs")
         [newest, *_] = cells(page, "The newest epochs")
         assert any(cell.endswith("% keyed_process (slow)") for cell in newest), newest
+        until(lambda: any(re.fullmatch(r"\d\d:\d\d:\d\d", text) for text in drawn_labels(page)))
         tab(page, "Checkpoints")
         heads = page.get_by_role("region", name="Checkpoints and savepoints").locator("thead th")
         heads.get_by_text("Alignment").wait_for()
@@ -460,28 +490,25 @@ def test_axe_finds_nothing_in_any_view(browser: Any, judged: Running, width: int
         assert violations(page) == [], "a dialog"
 
 
-RECORD_LABELS = """
-  const draw = CanvasRenderingContext2D.prototype.fillText;
-  window.labels = [];
-  CanvasRenderingContext2D.prototype.fillText = function (text, x, ...more) {
-    const width = this.measureText(text).width;
-    const left = x - ({ right: width, center: width / 2 }[this.textAlign] ?? 0);
-    window.labels.push([text, left >= 0 && left + width <= this.canvas.width]);
-    return draw.call(this, text, x, ...more);
-  };
-"""
-
-
 def test_labels_of_charts_are_round_and_not_cut(browser: Any, judged: Running) -> None:
     with visitor(browser) as page:
         page.add_init_script(RECORD_LABELS)
         log_in(page, judged)
         tab(page, "Epochs")
         page.get_by_role("group", name="How far event time is behind the clock").locator("canvas").wait_for()
-        until(lambda: any(text.endswith(" d") for text, _ in page.evaluate("window.labels")))
-        labels = page.evaluate("window.labels")
-        assert [text for text, is_whole in labels if not is_whole] == []
-        assert {"10,000 d", "20,000 d"} <= {text for text, _ in labels}
+        until(lambda: {"10,000 d", "20,000 d"} <= set(drawn_labels(page)))
+
+
+def test_charts_of_one_epoch_have_the_time_of_day(browser: Any, start: Callable[..., Running]) -> None:
+    job = start()
+    with visitor(browser, timezone_id="UTC") as page:
+        page.add_init_script(RECORD_LABELS)
+        log_in(page, job)
+        tab(page, "Epochs")
+        page.get_by_role("group", name="Rows a second").locator("canvas").wait_for()
+        [epoch] = job.client.get("epochs")["epochs"]
+        ended = datetime.fromtimestamp((epoch["started"] + epoch["duration_ms"]) / 1000, UTC)
+        until(lambda: any(text.startswith(f"{ended - timedelta(seconds=5):%H:%M:}") for text in drawn_labels(page)))
 
 
 def test_a_failure_is_shown_with_the_traceback_of_the_function(browser: Any, start: Callable[..., Running]) -> None:

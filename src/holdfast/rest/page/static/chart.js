@@ -16,7 +16,16 @@ const STEPS = new Map([
     ...[1, 2, 5].flatMap((days) => [1, 10, 100, 1000, 10_000].map((ten) => days * ten * DAY)).sort((a, b) => a - b),
   ]],
 ]);
+// Clock times show no parts of a second.
+const CLOCK_STEPS = STEPS.get(duration).filter((step) => step >= SECOND).map((step) => step / SECOND);
+const SHORTEST = 10; // seconds of a chart
 const LABELS = 64;
+
+// From the first time to the last. uPlot would show a day for one time, and times without a label for less than a second.
+function span(times) {
+  const last = times[times.length - 1];
+  return times.length ? [Math.min(times[0], last - SHORTEST), last] : [null, null];
+}
 
 // The width of the labels of an axis. uPlot asks again until the answer stays the same, so the second one is final.
 function labelWidth(plot, labels, at, cycle) {
@@ -46,10 +55,15 @@ function options(width, height, series, form) {
     width,
     height,
     cursor: { y: false, points: { size: 6 }, drag: { setScale: false, x: false, y: false } },
+    // A time at the right edge has half of its label there.
+    padding: [null, 28, null, null],
     legend: { show: true, live: true },
-    scales: { x: { time: true }, y: { range: (_, least, most) => [Math.min(0, least ?? 0), (most || 1) * 1.08] } },
+    scales: {
+      x: { time: true, range: (plot) => span(plot.data[0]) },
+      y: { range: (_, least, most) => [Math.min(0, least ?? 0), (most || 1) * 1.08] },
+    },
     axes: [
-      { ...line, font, size: 28, space: 70, values: (_, ticks) => ticks.map((tick) => clock(tick * 1000)) },
+      { ...line, font, size: 28, space: 70, incrs: CLOCK_STEPS, values: (_, ticks) => ticks.map((tick) => clock(tick * 1000)) },
       { ...line, font, size: labelWidth, space: 34, incrs: STEPS.get(form), values: (_, ticks) => ticks.map((tick) => form(tick)) },
     ],
     series: [
@@ -59,7 +73,7 @@ function options(width, height, series, form) {
         stroke: colour(one.colour),
         width: one.solid ? 0 : one.filled ? 1.25 : 1.75,
         fill: one.solid ? colour(one.colour) : one.filled ? `${colour(one.colour)}33` : undefined,
-        points: { show: false },
+        points: { show: (plot) => plot.data[0].length === 1 },
         value: (plot, _, at, index) => shown(plot, one, at, index, form),
       })),
     ],
