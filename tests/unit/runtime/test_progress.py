@@ -8,6 +8,7 @@ import logging
 
 import pytest
 
+from holdfast.runtime.commit.operator_metadata import short_position
 from holdfast.runtime.job.progress import EpochProgress, ProgressReporter
 
 FIRST = EpochProgress(1, 7, 1200, 400.0, 12.4, 3.0, 3 << 20, "batch 0")
@@ -73,3 +74,9 @@ def test_a_terminal_that_was_closed_does_not_end_the_job(caplog: pytest.LogCaptu
     reporter.close()
     assert [record.epoch for record in reporter.recent] == [1, 2]
     assert len(caplog.records) == 2, "they are told where others are told of them"
+
+
+def test_the_position_of_inputs_that_are_read_once_is_in_words() -> None:
+    assert short_position({"static_consumed": True, "static": []}) == "all static inputs read"
+    assert short_position({"static_consumed": False, "static": []}) == "static inputs not read to their end"
+    assert short_position({"static_consumed": True, "streaming": {"batch_id": 3}}) == "batch 3"

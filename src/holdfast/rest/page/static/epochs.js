@@ -124,7 +124,7 @@ export class EpochsTab {
       last && ["Rows a second", time ? brief((1000 * rows) / time) : NONE, `over the last ${many(recent.length, "epoch")}`],
       last && ["Time of an epoch", duration(time / recent.length), "mean of the same"],
       ...found.sources.map((source) => ["Source is behind", behind(source), h("span", { class: "cut", title: this.view.label(source.id) }, this.view.operator(source.id))]),
-      last && ["Sources are at", h("span", { class: "cut", title: last.position }, last.position)],
+      last && ["Position of the sources", h("span", { class: "cut", title: last.position }, last.position)],
       last && ["Watermark", moment(last.watermark), last.watermark === null ? "no event time" : `${duration(Math.max(0, found.now - last.watermark))} behind the clock`],
     ]);
   }
