@@ -110,6 +110,17 @@ def test_a_job_of_the_program_itself_that_fails_later_in_the_session_logs_as_spa
     assert "\tat org.apache.spark" in after
 
 
+@pytest.mark.parametrize("trigger", ON_SPARK)
+def test_a_python_worker_that_dies_prints_at_most_forty_lines_too(tmp_path: Path, trigger: str) -> None:
+    dies = JOB.replace("yield row.word, 10 // (len(row.word) - 3)", "__import__('os')._exit(3)")
+    lines = run(tmp_path, trigger, job=dies.replace('attempts": 9', 'attempts": 1'))
+    text = "\n".join(lines)
+    assert len(lines) <= 40, text
+    assert "\tat " not in text, text
+    assert text.count("EngineError: a Python worker of Spark ended without an error") == 1
+    assert "aborting job" in text
+
+
 def test_verbose_prints_all_that_spark_says(tmp_path: Path) -> None:
     text = "\n".join(run(tmp_path, "available-now", *HOLDFAST, "--verbose"))
     assert "\tat org.apache.spark" in text

@@ -1,8 +1,8 @@
 """Filters for messages of Spark and Py4J about failed tasks and batches of Holdfast. Its jobs log the error themselves.
 
 With HOLDFAST_LOG_LEVEL=DEBUG, as `holdfast run --verbose` sets it, they log everything. Only what Spark writes to the
-console is filtered: its log files have everything. Messages about other jobs of the session are not filtered, but the
-log message of a closed exchange, which names no job, is hidden once a real-time job has run.
+console is filtered: its log files have everything. Messages about other jobs of the session are not filtered, except
+two that name no job: a task that was lost with its Python worker, and, once a real-time job has run, a closed exchange.
 
 Spark copies properties of a job that begin with `mdc.` into the log context of the threads that run its tasks in the
 driver's process. A property of that kind marks the tasks of Holdfast's jobs.
@@ -32,6 +32,7 @@ MARK_TASKS: Final = {TASK_MARK: _YES}
 _HIDDEN: Final = (
     rf"(?s).*{ERROR_MARK}.*|"  # a lost task
     rf"(?s)Lost task .* cancelled job group {OUR_NAME}.*|"  # the other tasks of its real-time job
+    r"(?s)Lost task .*Python worker exited unexpectedly.*|"  # it was killed, and so were the other tasks of its stage
     rf"Query {OUR_NAME}.* terminated with error"
 )
 _HIDDEN_IN_REAL_TIME: Final = r"A fatal error has occurred\."  # an exchange whose other side has failed
