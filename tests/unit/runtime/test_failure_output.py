@@ -102,8 +102,9 @@ def test_a_real_time_job_prints_the_same(tmp_path: Path, caplog: pytest.LogCaptu
         lambda rows: rows.key_by("word").map(lambda row: (row.word, 1 // (row.n - 2)), PAIR),
         lambda rows: rows.key_by("word").filter(lambda row: 1 // (row.n - 2)),
         lambda rows: rows.process(lambda row, ctx: [(row.word, 1 // (row.n - 2))], PAIR),
+        lambda rows: rows.key_by(lambda row: 1 // (row.n - 2), "bigint").reduce(lambda one, other: other),
     ],
-    ids=["map", "filter", "flat_map", "keyed map", "keyed filter", "process"],
+    ids=["map", "filter", "flat_map", "keyed map", "keyed filter", "process", "key selector"],
 )
 def test_the_element_is_shown(tmp_path: Path, define: Callable[[DataStream], DataStream]) -> None:
     _, error = failing(tmp_path, define, [("kelp", 1), ("eel", 2), ("cod", 3)])

@@ -332,8 +332,9 @@ def _dict_keys(key: KeyPlan, keys: list[Any], uid: str, elements: Sequence[Any])
 
 
 def _selected(select: Callable[[Any], Any], elements: list[Any], uid: str, epoch: int) -> list[Any]:
+    source = iter(elements)  # an error report finds the element by these two names
     try:
-        return list(map(select, elements))
+        return list(map(select, source))
     except HoldfastError:
         raise
     except Exception as error:
