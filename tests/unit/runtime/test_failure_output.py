@@ -24,6 +24,7 @@ from holdfast.runtime.master.job_client import JobClient
 from holdfast.runtime.master.job_master import JobMaster
 from tests.stories.local import RESTARTING, Program, epochs, master
 from tests.stories.real_time import RealTime
+from tests.unit.runtime.test_slips_of_sinks import HurriedClock
 
 PAIR = "word string, n bigint"
 ROWS = [("kelp", 1), ("eel", 2)]
@@ -116,6 +117,21 @@ def test_a_long_element_is_shortened(tmp_path: Path) -> None:
     _, error = failing(tmp_path, priced, [("x" * 5000, 2)])
     assert isinstance(error.__cause__, UserFunctionError)
     assert max(map(len, str(error.__cause__).splitlines())) < 1000
+
+
+def test_a_failing_function_of_a_sink_is_logged_in_full_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def write(rows: Any, epoch: int) -> None:
+        raise KeyError("no such table")
+
+    program = Program()
+    program.source("in", PAIR).for_each_epoch(write).uid("out")
+    job = master(program, tmp_path / "job", epochs("in", [ROWS]), RESTARTING, clock=HurriedClock(1_000_000))
+    with pytest.raises(JobExecutionError, match="10 times in a row") as failed:
+        job.run()
+    logged = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    printed = "\n".join([*logged, *error_lines(failed.value)])
+    assert printed.count('    raise KeyError("no such table")') == 1
+    assert len(printed.splitlines()) <= 40, printed
 
 
 def test_errors_of_different_places_are_both_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

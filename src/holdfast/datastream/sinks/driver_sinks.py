@@ -20,7 +20,6 @@ from holdfast.datastream.sinks.committed_names import require_whole_epoch
 from holdfast.datastream.sinks.staged_files import staged_paths, sweep_staged_files, verified_paths
 from holdfast.errors import ConfigurationError, UserFunctionError
 from holdfast.kernel.ids import new_nonce
-from holdfast.kernel.secret import get_logger
 from holdfast.kernel.user_traceback import one_line, user_traceback
 from holdfast.runtime.function.sink import (
     CommitRequest,
@@ -36,8 +35,6 @@ from holdfast.storage.job_directory import FileName
 from holdfast.types.arrow import batch_to_elements, times_to_texts
 from holdfast.types.flink_text import pyflink_print_formatter
 from holdfast.types.type_information import TypeInformation
-
-logger = get_logger(__name__)
 
 READ_PARQUET: Final = "read_parquet"
 """The service of the engine that `ForEachEpochSink` needs: `read_parquet(paths) -> frame`."""
@@ -134,8 +131,7 @@ class _FunctionCommitter(Committer):
         frame = self._context.services[READ_PARQUET](paths)
         try:
             self._write(frame, epoch, requests[0].incarnation)
-        except Exception as error:
-            logger.warning("for_each_epoch of %r failed for epoch %d", self._context.uid, epoch, exc_info=True)
+        except Exception as error:  # noqa: BLE001 - it is the reason of the next try
             failure = _user_error(self._context.uid, epoch, error)
             for request in requests:
                 request.retry_later(failure)

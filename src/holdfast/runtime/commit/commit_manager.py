@@ -15,6 +15,7 @@ A failure fails the job attempt; the next attempt commits the same committables 
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -32,6 +33,7 @@ from holdfast.errors import (
     HoldfastError,
     RestoreError,
     StorageError,
+    UserFunctionError,
 )
 from holdfast.kernel import fault
 from holdfast.kernel.clock import Clock, SystemClock
@@ -469,9 +471,13 @@ class SinkCommitter:
                 return report
             if waiting[0].number_of_retries >= settings.retries or settings.is_stopped() or is_halted():
                 raise _failure(uid, waiting, _reason(waiting)) from _reason(waiting)
-            logger.warning(
+            reason = str(_reason(waiting) or "the committer requested it")
+            # The next tries are logged if they differ; the job logs once in 10 s which sinks it waits for.
+            level = logging.WARNING if self._meter.is_new_error(uid, reason) else logging.DEBUG
+            logger.log(
+                level,
                 "sink %r: %d committables of epoch %d were not committed, next try in %.1f s: %s",
-                uid, len(waiting), waiting[0].epoch, pause, _reason(waiting) or "the committer requested it",
+                uid, len(waiting), waiting[0].epoch, pause, reason,
             )  # fmt: skip
             settings.clock.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
@@ -581,7 +587,9 @@ def _next_try(request: CommitRequest) -> CommitRequest:
 def _failure(uid: str, requests: Sequence[CommitRequest], reason: BaseException | None) -> SinkFailedError:
     first = requests[0]
     tries = f" after {first.number_of_retries} retries" if first.number_of_retries else ""
-    why = f": {_shown(reason)}" if reason is not None else ""
+    why = "" if reason is None else f": {_shown(reason)}"
+    if isinstance(reason, UserFunctionError) and first.number_of_retries:
+        why = f": {reason.headline}"  # the log has the traceback since the first try
     return SinkFailedError(
         uid,
         f"Failed to commit {len(requests)} committables of the sink {uid!r} from epoch {first.epoch} (checkpoint "

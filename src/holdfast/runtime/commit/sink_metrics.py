@@ -91,7 +91,14 @@ class SinkMeter:
         self._numbers: dict[str, SinkMetrics] = {}
         self._waiting: dict[str, dict[EpochKey, _Waiting]] = {}
         self._accepted_at: dict[str, dict[EpochKey, int]] = {}
+        self._errors: dict[str, str] = {}
         self._committed: dict[str, dict[str, int]] = {}  # by incarnation the last epoch: a sink commits them in order
+
+    def is_new_error(self, uid: str, text: str) -> bool:
+        """Return whether the error of a sink differs from the last one since a commit, of any attempt."""
+        with self._lock:
+            last, self._errors[uid] = self._errors.get(uid), text
+        return text != last
 
     def begin(self, uids: Sequence[str]) -> None:
         """Begin a job attempt with these sinks. Output that an earlier attempt staged comes again, or is forgotten."""
@@ -163,6 +170,8 @@ class SinkMeter:
             numbers = self._numbers.get(uid, SinkMetrics())
             more = {field: getattr(numbers, field) + answers.count(word) for word, field in _COUNTED.items()}
             self._numbers[uid] = replace(numbers, **more)
+            if "committed" in answers:
+                self._errors.pop(uid, None)
 
     @property
     def numbers(self) -> dict[str, SinkMetrics]:
