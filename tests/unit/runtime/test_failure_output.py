@@ -119,6 +119,11 @@ def test_a_long_element_is_shortened(tmp_path: Path) -> None:
     assert max(map(len, str(error.__cause__).splitlines())) < 1000
 
 
+def test_a_message_with_a_full_stop_gets_no_second_one(tmp_path: Path) -> None:
+    _, error = failing(tmp_path, lambda rows: rows.map(lambda row: row.wrod, PAIR))
+    assert "the row has ['word', 'n']. Fix the function" in str(error)
+
+
 def test_a_failing_function_of_a_sink_is_logged_in_full_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def write(rows: Any, epoch: int) -> None:
         raise KeyError("no such table")

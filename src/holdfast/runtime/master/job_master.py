@@ -400,7 +400,7 @@ class JobMaster:
         if isinstance(error, UserFunctionError):
             newest = self._newest
             again = "starts from the beginning" if newest is None else f"resumes from checkpoint {newest.checkpoint_id}"
-            text = f"{error.headline}. Fix the function and run the job again: it {again}."
+            text = f"{error.headline.rstrip('.')}. Fix the function and run the job again: it {again}."
             self._reports.mark_repeated(error)
         raise JobExecutionError(f"job {self.job.name!r} failed {reason}: {text}") from error
 
