@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -441,6 +442,40 @@ def test_the_graph_fits_and_what_does_not_says_that_it_scrolls(browser: Any, sta
         assert graph.get_attribute("data-more") == "right"
         graph.evaluate("(element) => element.scrollTo(10000, 0)")
         until(lambda: graph.get_attribute("data-more") == "left")
+
+
+def test_labels_of_edges_do_not_cover_each_other(browser: Any, start: Callable[..., Running]) -> None:
+    job = start()
+
+    def node(name: str, *inputs: str) -> dict[str, Any]:
+        edge = {"ship_strategy": "HASH", "exchange": "blocking", "last-records": 300, "last-bytes": 4000}
+        edges = [{"id": one, **edge} for one in inputs]
+        return {"id": name, "description": name, "operator": "narrow", "parallelism": 1, "inputs": edges}
+
+    def with_two_ways(route: Any) -> None:
+        found = route.fetch()
+        job = found.json()
+        job["plan"]["nodes"] = [
+            *(node("texts"), node("split", "texts")),
+            *(node("files"), node("read", "files"), node("split files", "read")),
+            node("count", "split", "split files"),
+        ]
+        route.fulfill(response=found, json=job)
+
+    with visitor(browser) as page:
+        page.route(re.compile(r"/jobs/\w+\?watch"), with_two_ways)
+        log_in(page, job)
+        labels = page.get_by_role("region", name="Graph of the job").locator("svg text")
+        labels.get_by_text("300 rows").nth(4).wait_for()
+        boxes = [box for label in labels.all() if (box := label.bounding_box())]
+        page.unroute_all(behavior="wait")
+        covered = [
+            (one, other)
+            for one, other in combinations(boxes, 2)
+            if abs(one["x"] - other["x"]) < min(one["width"], other["width"])
+            and abs(one["y"] - other["y"]) < min(one["height"], other["height"]) / 2
+        ]
+        assert covered == []
 
 
 @pytest.fixture(scope="module")

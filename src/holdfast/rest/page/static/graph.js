@@ -176,7 +176,8 @@ export class GraphTab {
     }
     const [x1, y1, x2, y2] = [from.x + WIDTH, from.y + HEIGHT / 2, to.x, to.y + HEIGHT / 2];
     const bend = Math.max(30, (x2 - x1) / 2);
-    const [x, y] = [x2 - 54, y1 + (y2 - y1) * 0.62];
+    // The label of an edge over several levels is at its source: at its target it would lie on that of a shorter edge.
+    const [x, y] = x2 - x1 > WIDTH ? [x1 + 54, y1] : [x2 - 54, y1 + (y2 - y1) * 0.62];
     return svg(
       "g",
       attributes,
