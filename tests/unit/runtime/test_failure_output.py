@@ -210,6 +210,28 @@ def test_return_for_yield_is_named(tmp_path: Path) -> None:
     assert "If a process or flat_map function returned one row, write `yield` in place of `return`" in str(error)
 
 
+def word_of(row: Any, *_: Any) -> str:
+    return str(row.word)
+
+
+class WordOf(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        return value.word
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda rows: rows.flat_map(word_of, "string"),
+        lambda rows: rows.key_by("word").process(WordOf(), "string"),
+        lambda rows: rows.flat_map(lambda row: {row.word: row.n}, "string"),
+    ],
+)
+def test_the_letters_of_a_returned_text_are_no_elements(tmp_path: Path, program: Any) -> None:
+    _, error = failing(tmp_path, program)
+    assert "which is no collection of elements: write `yield` in place of `return`" in str(error)
+
+
 def test_a_value_that_a_generator_returns_is_named(caplog: pytest.LogCaptureFixture) -> None:
     def words(row: Any) -> Any:
         if row.n:

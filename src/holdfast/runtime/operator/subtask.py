@@ -278,6 +278,7 @@ class OperatorSubtask:
     def _run_narrow(self, elements: Iterable[Any], out: list[Any]) -> None:
         call, shape = self._call, self._shape
         source = iter(elements)  # its position names the element of a function that raises
+        emitted: Any = None
         if shape == "map":
             out.extend(map(call, source))
         elif shape == "filter":
@@ -295,6 +296,7 @@ class OperatorSubtask:
                 emitted = call(element, context)
                 if emitted is not None:
                     out.extend(emitted)
+        _check_collection(emitted)
 
     def _process(self, elements: Iterable[Any], slots: Iterable[Any], out: list[Any]) -> None:
         backend, call, context, extend = self.backend, self._call, self.context, out.extend
@@ -304,11 +306,13 @@ class OperatorSubtask:
                 backend.slot = slot
                 extend(call(element, context))
             return
+        emitted: Any = None
         for element, slot in zip(elements, slots, strict=True):
             backend.slot = slot
             emitted = call(element, context)
             if emitted is not None:
                 extend(emitted)
+        _check_collection(emitted)
 
     def _map(self, elements: Iterable[Any], slots: Iterable[Any], out: list[Any]) -> None:
         backend, call, append = self.backend, self._call, out.append
@@ -320,11 +324,13 @@ class OperatorSubtask:
     def _flat_map(self, elements: Iterable[Any], slots: Iterable[Any], out: list[Any]) -> None:
         backend, call, extend = self.backend, self._call, out.extend
         assert backend is not None
+        emitted: Any = None
         for element, slot in zip(elements, slots, strict=True):
             backend.slot = slot
             emitted = call(element)
             if emitted is not None:
                 extend(emitted)
+        _check_collection(emitted)
 
     def _filter(self, elements: Iterable[Any], slots: Iterable[Any], out: list[Any]) -> None:
         backend, call, append = self.backend, self._call, out.append
@@ -354,6 +360,15 @@ class OperatorSubtask:
             except HoldfastError:
                 key = None
         return user_error(error, self.info.uid, key, self.info.epoch, doing)
+
+
+def _check_collection(emitted: Any) -> None:
+    """Raise for a text or a dict: its characters or keys are not meant as elements.
+
+    Called with the last result of a batch, because a check of each would be one more call for each element.
+    """
+    if isinstance(emitted, (str, bytes, dict)):
+        raise TypeError("one element was returned for a collection of elements")
 
 
 def is_tagged(element: Any) -> bool:
