@@ -20,8 +20,9 @@ from holdfast.checkpoint.options import CHECKPOINTS_DIRECTORY
 from holdfast.cli.locate import directories_at, is_submitted_job, job_manager, where_option
 from holdfast.cli.output import echo, errors_to_exit_codes, examples
 from holdfast.cli.program import options_of
+from holdfast.dispatcher.announcements import announced_directories
 from holdfast.dispatcher.job_manager_client import JobManagerClient
-from holdfast.dispatcher.options import REST_TLS_AUTHORITY, working_directory
+from holdfast.dispatcher.options import REST_TLS_AUTHORITY, WORKING_DIRECTORY, working_directory
 from holdfast.dispatcher.store import AddressBook
 from holdfast.errors import ConfigurationError, HoldfastError, NotExistError
 from holdfast.ha.options import ha_type
@@ -92,7 +93,8 @@ class _Search:
         try:
             directory = "" if ha_type(options) != "none" else str(working_directory(options))
             self.places.append(f"the job manager in {directory!r}" if directory else "the job manager of the cluster")
-            if not AddressBook.of(options, directory).addresses():
+            is_default = bool(directory) and not options.contains(WORKING_DIRECTORY)
+            if not AddressBook.of(options, directory).addresses() and not (is_default and announced_directories()):
                 return
             client = JobManagerClient.find(options, _LEADER_SECONDS)
         except HoldfastError as error:

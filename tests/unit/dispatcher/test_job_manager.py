@@ -505,6 +505,8 @@ def test_a_job_manager_with_a_directory_of_its_own_is_found_without_the_option(
             cluster.says(0, "leads, in session")
             if cluster is one:
                 assert listed().exit_code == 0
+                page = CliRunner().invoke(main, ["ui", "--no-browser"])
+                assert "/#token=" in page.stdout, page.output
         several = listed()
         assert "Several job managers work on this host: choose one with -D process.jobmanager." in several.output
         assert str(tmp_path / "one" / "manager") in several.output
