@@ -152,7 +152,7 @@ def test_every_page_shows_what_the_job_does(browser: Any, start: Callable[..., R
     with visitor(browser) as page:
         log_in(page, job)
         assert page.get_by_text("RUNNING", exact=True).first.is_visible()
-        assert [cells(page, "What has flowed")[0][at] for at in (0, 1, 2, 3)] == [
+        assert [cells(page, "Rows by edge")[0][at] for at in (0, 1, 2, 3)] == [
             "collection words",
             "keyed_process count",
             "by key",
@@ -186,7 +186,7 @@ def test_every_page_shows_what_the_job_does(browser: Any, start: Callable[..., R
         page.get_by_label("Between").select_option("1")
         page.get_by_label("and", exact=True).select_option("3")
         page.get_by_role("button", name="Compare").click()
-        differing = cells(page, "What differs between 1 and 3")
+        differing = cells(page, "Differences between 1 and 3")
         assert ["keyed_process count", "count", "changed", "rows", "2", "5", "+3"] in differing
 
         tab(page, "State")
@@ -287,7 +287,7 @@ def test_a_job_that_has_ended_stays_on_the_page_as_it_was(browser: Any, start: C
     until(lambda: job.client.get("epochs")["total"] == 2)
     with visitor(browser, timezone_id="UTC") as page:
         log_in(page, job)
-        cells(page, "What has flowed")
+        cells(page, "Rows by edge")
         page.get_by_role("button", name="Cancel", exact=True).click()
         page.get_by_role("button", name="Cancel the job").click()
         banner = page.get_by_role("alert").get_by_text("The job ended at")
@@ -305,7 +305,7 @@ def test_a_job_that_has_ended_stays_on_the_page_as_it_was(browser: Any, start: C
         banner.wait_for()
         assert page.get_by_text("CANCELED", exact=True).first.is_visible()
         assert page.get_by_role("button", name="Savepoint", exact=True).is_disabled()
-        assert cells(page, "What has flowed")[0][:2] == ["collection words", "keyed_process count"]
+        assert cells(page, "Rows by edge")[0][:2] == ["collection words", "keyed_process count"]
         # Also what nobody has looked at before.
         page.get_by_role("region", name="Graph of the job").get_by_role("link", name="count").click()
         assert sum(int(row[1]) for row in cells(page, "Subtasks, the busiest first")) == 5
@@ -327,11 +327,11 @@ def test_a_job_that_fails_while_one_looks_says_so_and_why(browser: Any, start: C
     job = start()
     with visitor(browser) as page:
         log_in(page, job)
-        cells(page, "What has flowed")
+        cells(page, "Rows by edge")
         job.say("poison")
         page.get_by_role("alert").get_by_text("(FAILED)").wait_for()
         job.thread.join(30)
-        assert cells(page, "What has flowed")[0][:2] == ["collection words", "keyed_process count"]
+        assert cells(page, "Rows by edge")[0][:2] == ["collection words", "keyed_process count"]
         page.get_by_role("link", name="Last failure").click()
         page.locator("pre").first.get_by_text('raise ValueError("this word is poison")').wait_for()
 
@@ -342,12 +342,12 @@ def test_a_process_that_does_not_answer_is_reported_and_what_was_seen_stays(
     job = start()
     with visitor(browser) as page:
         log_in(page, job)
-        cells(page, "What has flowed")
+        cells(page, "Rows by edge")
         page.route("**/jobs/**", lambda route: route.abort())
         banner = page.get_by_role("alert").get_by_text("does not answer")
         banner.wait_for()
         assert "What you see is from 2" in banner.inner_text()
-        assert cells(page, "What has flowed")[0][:2] == ["collection words", "keyed_process count"]
+        assert cells(page, "Rows by edge")[0][:2] == ["collection words", "keyed_process count"]
         page.get_by_role("button", name="Savepoint", exact=True).click()
         page.get_by_label("Directory").fill("/somewhere")
         page.get_by_role("button", name="Take a savepoint").click()
@@ -430,7 +430,7 @@ def test_the_graph_fits_and_what_does_not_says_that_it_scrolls(browser: Any, sta
         tab(page, "Graph")
         right.wait_for()
         assert page.evaluate("document.documentElement.scrollWidth") == 400, "the page itself does not scroll sideways"
-        flowed = page.get_by_role("region", name="What has flowed")
+        flowed = page.get_by_role("region", name="Rows by edge")
         assert flowed.get_attribute("data-more") == "right"
         assert page.evaluate("getComputedStyle(document.querySelector('[data-more=right]')).maskImage") != "none"
         flowed.evaluate("(element) => element.scrollTo(100, 0)")
@@ -530,7 +530,7 @@ def test_labels_of_charts_are_round_and_not_cut(browser: Any, judged: Running) -
         page.add_init_script(RECORD_LABELS)
         log_in(page, judged)
         tab(page, "Epochs")
-        page.get_by_role("group", name="How far event time is behind the clock").locator("canvas").wait_for()
+        page.get_by_role("group", name="Watermark lag").locator("canvas").wait_for()
         until(lambda: {"10,000 d", "20,000 d"} <= set(drawn_labels(page)))
 
 
@@ -639,9 +639,9 @@ def test_everything_is_reached_with_the_keyboard_and_the_focus_is_seen(
     job = start()
     with visitor(browser) as page:
         log_in(page, job)
-        cells(page, "What has flowed")
+        cells(page, "Rows by edge")
         page.reload()
-        cells(page, "What has flowed")
+        cells(page, "Rows by edge")
         reached: list[str] = []
         for _ in range(40):
             page.keyboard.press("Tab")
@@ -818,7 +818,7 @@ def test_a_job_manager_has_the_same_page_for_jobs_in_processes_of_their_own(brow
             page.keyboard.press("Enter")
             page.get_by_role("region", name="Jobs").get_by_role("link", name="words").click()
             page.get_by_role("heading", level=1, name="words").wait_for()
-            cells(page, "What has flowed")
+            cells(page, "Rows by edge")
             tab(page, "Epochs")
             cells(page, "The newest epochs")
             tab(page, "State")

@@ -22,7 +22,7 @@ export class CheckpointsTab {
       card("History", this.list),
       this.details,
       card(
-        "What differs",
+        "Differences",
         h(
           "form",
           { class: "row filters", onsubmit: (event) => { event.preventDefault(); this.compare(); } },
@@ -194,7 +194,7 @@ function differences(found, first, second, view) {
     return (names.length ? names : [""]).map((name) => ({ of: { one, name } }));
   });
   return table(
-    `What differs between ${first} and ${second}`,
+    `Differences between ${first} and ${second}`,
     [
       { title: "Operator", cell: ({ one }) => view.operator(one.uid) },
       { title: "State", cell: ({ one }) => one.state || "(operator)" },

@@ -59,7 +59,7 @@ export class EpochsTab {
       duration,
       "the slowest task",
     );
-    this.lag = new Chart("How far event time is behind the clock", [{ label: "watermark lag", colour: "--c2" }], duration);
+    this.lag = new Chart("Watermark lag", [{ label: "watermark lag", colour: "--c2" }], duration);
     this.state = new Chart("State", [{ label: "bytes in run files", colour: "--c3", filled: true }], bytes);
     this.lagPlace = h("div", { hidden: true }, this.lag.element);
     this.timePlace = h("div", null, this.time.element);

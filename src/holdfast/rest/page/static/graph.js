@@ -33,7 +33,7 @@ export class GraphTab {
       card("Operators", this.drawing, h("p", { class: "note more" }, "Scroll sideways for the rest of the graph."), this.since),
       this.subtasks,
       this.timesPlace,
-      card("What has flowed", this.edges),
+      card("Rows by edge", this.edges),
     );
     this.watcher = new ResizeObserver(() => this.job && this.draw(this.job));
     this.watcher.observe(this.drawing);
@@ -150,7 +150,7 @@ export class GraphTab {
           ? h("span", { title: "time of its last commit" }, `commit ${duration(sink["last-commit-time"])}`)
           : h("span", null, `busy ${duration(last["busy-time"])}`),
         sink && sink.lag ? h("span", { class: "warn", title: "how long its oldest rows wait for their commit" }, `waits ${duration(sink.lag)}`) : null,
-        skew > 1.1 ? h("span", { class: skew >= 2 ? "warn" : null, title: "rows of the fullest subtask, of the mean" }, `skew ${skew}`) : null),
+        skew > 1.1 ? h("span", { class: skew >= 2 ? "warn" : null, title: "rows of the fullest subtask as a multiple of the mean" }, `skew ${skew}`) : null),
     );
   }
 
@@ -195,7 +195,7 @@ export class GraphTab {
     put(
       this.edges,
       table(
-        "What has flowed over each edge",
+        "Rows by edge",
         [
           { title: "From", cell: ({ input }) => this.view.operator(input.id) },
           { title: "To", cell: ({ node }) => this.view.operator(node.id) },
@@ -215,7 +215,7 @@ export class GraphTab {
     const rows = [...vertex.subtasks].sort((a, b) => b.metrics["accumulated-busy-time"] - a.metrics["accumulated-busy-time"]);
     const shown = this.all ? rows : rows.slice(0, MOST_ROWS);
     const more = rows.length - shown.length;
-    const even = (skew) => (skew ? `${skew} of the mean` : NONE);
+    const even = (skew) => (skew ? `${skew} × the mean` : NONE);
     put(
       this.subtasks,
       card(
