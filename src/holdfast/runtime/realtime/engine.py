@@ -400,15 +400,20 @@ class RealTimeEngine(Engine):
         while not epoch.is_last and not self._driver.is_stopping:
             self._check_tasks()
             self._send_splits(self._sources.assignments())
-            has_read_all = self._sources.is_fully_assigned and self._drained == self._assigned
             now = time.monotonic()
-            left = began + pause - now if self._driver.has_requests or has_read_all else due - now
+            left = began + pause - now if self._driver.has_requests or self._has_read_all else due - now
             if left <= 0:
                 return
             if self._driver.has_requests:
                 time.sleep(min(left, _POLL_SECONDS))
             else:
                 self._driver.wait(min(left, self._sources.seconds_to_discovery(), _LOOK_SECONDS))
+
+    @property
+    def _has_read_all(self) -> bool:
+        """Whether the tasks have read bounded sources to their ends."""
+        assert self._sources is not None
+        return self._sources.is_fully_assigned and self._drained == self._assigned
 
     def _trigger(self, epoch: EpochDescriptor) -> None:
         """Begin the checkpoint of an epoch, and send its barrier into the sources."""
@@ -476,7 +481,8 @@ class RealTimeEngine(Engine):
     def _trigger_next(self, barrier: _Barrier) -> None:
         """Let the next barrier follow one that is under way, if it is due and so many may be."""
         pending = sum(one.failure is None for one in self._barriers.values())
-        if pending >= self._max_concurrent or barrier.epoch.is_last:
+        # The last epoch begins when no barrier is under way: never, if barriers took longer than the interval.
+        if pending >= self._max_concurrent or barrier.epoch.is_last or self._has_read_all:
             return
         if time.monotonic() < self._triggered_at + self._interval:
             return

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast.checkpoint.statistics import CheckpointStats
+from holdfast.datastream import CheckpointedFunction
 from holdfast.kernel import fault
 from holdfast.runtime.job.control import JobStatus
 from holdfast.runtime.master.job_client import JobClient
@@ -41,6 +42,7 @@ from tests.unit.runtime.realtime.test_real_time_jobs import (
     see,
     until,
 )
+from tests.unit.runtime.realtime.test_real_time_jobs import ROWS as ALL
 
 ROWS = 900
 SEVERAL = {
@@ -100,6 +102,30 @@ def test_barriers_follow_one_another_before_checkpoints_complete(tmp_path: Path,
     stopped_after(program(found, Count()), tmp_path / "job", found, ROWS)
     counts = Counter(row["key"] for row in found)
     assert counts >= Counter(n % KEYS for n in range(ROWS)), "no element is lost; some may be counted twice"
+
+
+class SlowToSnapshot(Count, CheckpointedFunction):
+    def initialize_state(self, context: Any) -> None:
+        pass
+
+    def snapshot_state(self, context: Any) -> None:
+        time.sleep(0.05)
+
+
+def test_a_job_ends_although_barriers_take_longer_than_the_interval(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # storage is fast
+    found = Rows()
+    bounded = RealTimeProgram()
+    rows = bounded.from_collection(ALL, "key bigint, n bigint").uid("rows")
+    numbered = rows.key_by("key").process(SlowToSnapshot(), "key bigint, count bigint").uid("count")
+    numbered.for_each_epoch(found.write).uid("out")
+    master = bounded.master(tmp_path, {**SEVERAL, "execution.checkpointing.interval": "1 ms"})
+    client = JobClient(master)
+    until(lambda: client.get_job_status() is JobStatus.FINISHED)
+    each_once(found)
+    assert len(history(master)) < 50, "no barrier followed those that were under way at the end of the input"
 
 
 def test_a_pause_between_checkpoints_lets_one_follow_the_other(tmp_path: Path) -> None:
