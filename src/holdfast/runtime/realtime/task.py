@@ -581,8 +581,9 @@ class RealTimeTask:
     def _measure(self, messages: Sequence[pa.Buffer], seconds: float) -> None:
         """Keep what a message and a byte of it take, on average over the last ones."""
         size = sum(message.size for message in messages)
-        self._frame_seconds += _RECENT * (seconds / len(messages) - self._frame_seconds)
-        self._byte_seconds += _RECENT * (seconds / size - self._byte_seconds)
+        weight = _RECENT if self._frame_seconds else 1.0  # an average with zero would grant five times too much
+        self._frame_seconds += weight * (seconds / len(messages) - self._frame_seconds)
+        self._byte_seconds += weight * (seconds / size - self._byte_seconds)
 
     def _wait_for_credit(self) -> None:
         seconds = self._flush_interval.seconds if self._has_waiting else _LONGEST_CREDIT_WAIT
