@@ -13,6 +13,8 @@ _TASK: Final = re.compile(r"[Mm]ost recent failure: Lost task .*?\(executor [^)]
 _LOST_TASK: Final = re.compile(r"(?:ost recent failure|reason): (?:Lost task [^:]*: )?(.+)")
 _CALL: Final = re.compile(r"(?:[\w.]*Py4J\w*: )?An error occurred while calling [^\n]*\n(?::\s*)?")
 """What Py4J writes before the exception of Java; its number is another one each time."""
+_CONDITION: Final = re.compile(r"[\w.]+: (\[[A-Z][A-Z0-9_.]+\] .*?)\.?(?:\s+SQLSTATE: \w+)?$", re.MULTILINE)
+"""What Spark says in its own words, such as which file it could not read."""
 
 
 def first_line(text: str) -> str:
@@ -29,6 +31,9 @@ def summary(text: str) -> str:
     if call is None and _TRACEBACK not in text and "Caused by: " not in text:
         return line
     cause = first_line(innermost_cause(text))
+    condition = None if call is None else _CONDITION.match(text, call.end())
+    if condition is not None and condition[1] not in cause:
+        cause = f"{first_line(condition[1])}: {cause}"
     return line if cause in line else f"{line}: {cause}" if line else cause
 
 

@@ -16,6 +16,7 @@ from holdfast.kernel.failure_text import summary
 _PACKAGE: Final = str(Path(__file__).resolve().parents[1])
 _LONGEST_REPR: Final = 200
 _LONGEST_LINE: Final = 300
+_LONGEST_MESSAGE: Final = 600
 _LONGEST_TRACEBACK: Final = 20
 _FIRST_LINES: Final = 5
 _JAVA_FRAME: Final = re.compile(r"\s+at \S+\(.*\)$|\s+\.\.\. \d+ more$")
@@ -49,7 +50,7 @@ def one_line(error: BaseException) -> str:
         text = ""
     message = summary(text)
     name = type(error).__name__
-    return _shortened(f"{name}: {message}" if message else name, _LONGEST_LINE)
+    return _shortened(f"{name}: {message}" if message else name, _LONGEST_MESSAGE)
 
 
 def _shortened(text: str, longest: int) -> str:

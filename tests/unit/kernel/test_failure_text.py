@@ -21,6 +21,15 @@ An error occurred while calling o55.nothing. Trace:
 py4j.Py4JException: Method nothing([]) does not exist
 \tat py4j.reflection.ReflectionEngine.getMethod(ReflectionEngine.java:321)
 """
+FLIPPED = "org.apache.parquet.io.ParquetDecodingException: CRC checksum verification failed"
+READ = f"""\
+An error occurred while calling o31.collectToPython.
+: org.apache.spark.SparkException: [FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///a.parquet. \
+ SQLSTATE: KD001
+\tat scala.Foo.bar(Foo.scala:3)
+Caused by: {FLIPPED}
+\t... 1 more
+"""
 REFUSED = "java.net.ConnectException: Connection refused (db:5432)"
 SINK = "Failed to commit 2 committables of the sink 'out' from epoch 3 (checkpoint 3): Py4JJavaError: "
 
@@ -34,6 +43,7 @@ SINK = "Failed to commit 2 committables of the sink 'out' from epoch 3 (checkpoi
         (METHOD, "py4j.Py4JException: Method nothing([]) does not exist"),
         (f"{SINK}{CAUSED}. The checkpoint is complete.", f"{SINK.removesuffix(' Py4JJavaError: ')} {REFUSED}"),
         (f"Spark failed while reading: {REFUSED}\n{CAUSED}", f"Spark failed while reading: {REFUSED}"),
+        (READ, f"[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///a.parquet: {FLIPPED}"),
         ("x" * 600, "x" * 500 + "..."),
     ],
 )

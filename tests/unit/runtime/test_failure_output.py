@@ -210,10 +210,6 @@ def test_return_for_yield_is_named(tmp_path: Path) -> None:
     assert "If a process or flat_map function returned one row, write `yield` in place of `return`" in str(error)
 
 
-def word_of(row: Any, *_: Any) -> str:
-    return str(row.word)
-
-
 class WordOf(KeyedProcessFunction):
     def process_element(self, value: Any, ctx: Any) -> Any:
         return value.word
@@ -222,9 +218,9 @@ class WordOf(KeyedProcessFunction):
 @pytest.mark.parametrize(
     "program",
     [
-        lambda rows: rows.flat_map(word_of, "string"),
+        lambda rows: rows.process(lambda row, context: str(row.word), "string"),
         lambda rows: rows.key_by("word").process(WordOf(), "string"),
-        lambda rows: rows.flat_map(lambda row: {row.word: row.n}, "string"),
+        lambda rows: rows.process(lambda row, context: {row.word: row.n}, "string"),
     ],
 )
 def test_the_letters_of_a_returned_text_are_no_elements(tmp_path: Path, program: Any) -> None:

@@ -278,7 +278,6 @@ class OperatorSubtask:
     def _run_narrow(self, elements: Iterable[Any], out: list[Any]) -> None:
         call, shape = self._call, self._shape
         source = iter(elements)  # its position names the element of a function that raises
-        emitted: Any = None
         if shape == "map":
             out.extend(map(call, source))
         elif shape == "filter":
@@ -292,11 +291,12 @@ class OperatorSubtask:
                 out.extend(results)
         else:
             context = self.context
+            emitted = None
             for element in elements:
                 emitted = call(element, context)
                 if emitted is not None:
                     out.extend(emitted)
-        _check_collection(emitted)
+            _check_collection(emitted)
 
     def _process(self, elements: Iterable[Any], slots: Iterable[Any], out: list[Any]) -> None:
         backend, call, context, extend = self.backend, self._call, self.context, out.extend
@@ -324,13 +324,11 @@ class OperatorSubtask:
     def _flat_map(self, elements: Iterable[Any], slots: Iterable[Any], out: list[Any]) -> None:
         backend, call, extend = self.backend, self._call, out.extend
         assert backend is not None
-        emitted: Any = None
         for element, slot in zip(elements, slots, strict=True):
             backend.slot = slot
             emitted = call(element)
             if emitted is not None:
                 extend(emitted)
-        _check_collection(emitted)
 
     def _filter(self, elements: Iterable[Any], slots: Iterable[Any], out: list[Any]) -> None:
         backend, call, append = self.backend, self._call, out.append
@@ -365,7 +363,8 @@ class OperatorSubtask:
 def _check_collection(emitted: Any) -> None:
     """Raise for a text or a dict: its characters or keys are not meant as elements.
 
-    Called with the last result of a batch, because a check of each would be one more call for each element.
+    Called with the last result of a batch of `process`, because a check of each would be one more call for each
+    element. `flat_map` takes a text for its letters, as in Flink.
     """
     if isinstance(emitted, (str, bytes, dict)):
         raise TypeError("one element was returned for a collection of elements")
