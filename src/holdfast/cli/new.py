@@ -23,6 +23,7 @@ _FILES: Final = {
     "README.md": "README.md.txt",
     "$name.py": "program.py.txt",
     "test_$name.py": "test_program.py.txt",
+    "config.toml": "config.toml.txt",
     "pytest.ini": "pytest.ini.txt",
     "requirements.txt": "requirements.txt.txt",
     "Dockerfile": "Dockerfile.txt",
@@ -40,8 +41,8 @@ _TAKEN: Final = {"holdfast", "pyspark", "pyspark_holdfast", "pytest"}
 def new(name: str) -> None:
     """Make a project: a program and its test.
 
-    The project is the new directory NAME. It contains a program that counts words with state, tests that need neither
-    Spark nor Java, a Dockerfile, and a README that lists the commands. The options of the job are in the program.
+    The project is the new directory NAME. It contains a program that counts words with state, its options, tests that
+    need neither Spark nor Java, a Dockerfile, and a README that lists the commands.
 
     NAME is also the name of the program's module: lower-case letters, digits and underscores.
     """

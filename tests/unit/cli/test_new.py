@@ -31,6 +31,7 @@ def test_a_new_project_passes_its_own_test(here: Path) -> None:
         ".gitignore",
         "Dockerfile",
         "README.md",
+        "config.toml",
         "input/words.txt",
         "pytest.ini",
         "requirements.txt",
@@ -64,7 +65,7 @@ def test_the_test_of_a_project_fails_when_its_program_is_wrong(here: Path) -> No
 def test_all_files_of_a_project_name_it_and_leave_nothing_of_the_template(here: Path) -> None:
     new("tide_words")
     texts = {path.name: path.read_text() for path in (here / "tide_words").rglob("*") if path.is_file()}
-    for name in ("README.md", "Dockerfile", "tide_words.py", "test_tide_words.py"):
+    for name in ("README.md", "Dockerfile", "config.toml", "tide_words.py", "test_tide_words.py"):
         assert "tide_words" in texts[name]
     assert [name for name, text in texts.items() if "$name" in text or "$version" in text] == []
     assert texts["requirements.txt"] == f"holdfast[spark]>={__version__}\n"
