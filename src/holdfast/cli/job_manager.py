@@ -14,14 +14,13 @@ from typing import Any, Final
 import click
 
 from holdfast.checkpoint.reader import read_newest
-from holdfast.cli.locate import Registers, job_directories, job_manager, where_option
+from holdfast.cli.locate import Registers, id_of_submitted, job_directories, job_manager, where_option
 from holdfast.cli.output import errors_to_exit_codes, examples, print_json, print_table
 from holdfast.cli.program import OF_LIST, OF_SUBMIT, log_to_stderr, options_of, reject_flags
 from holdfast.dispatcher.job_manager import JobManager
 from holdfast.dispatcher.job_manager_client import JobManagerClient
 from holdfast.errors import HoldfastError
 from holdfast.kernel.failure_text import first_line
-from holdfast.kernel.ids import JobID
 from holdfast.kernel.secret import redacted_message
 from holdfast.rest.client import RestClient, RestError
 from holdfast.runtime.job.options import DEFAULT_PARALLELISM
@@ -115,14 +114,14 @@ def submit(
 def logs(job: str, follow: bool, everything: bool, properties: tuple[str, ...]) -> None:
     """Print the output of a submitted job.
 
-    JOB is the id of a submitted job. The log has the standard output and error of the job's processes. It is on the
-    host of the leading job manager, and begins when that job manager took the job over.
+    JOB is the id or name of a submitted job. The log has the standard output and error of the job's processes. It is on
+    the host of the leading job manager, and begins when that job manager took the job over.
     """
     with errors_to_exit_codes():
         options = options_of(properties)
         options.validate()
-        JobID.from_hex(job)
         client = JobManagerClient.find(options)
+        job = id_of_submitted(job, client)
         part = client.job(job).get("log" if everything else f"log?tail={_TAIL}")
         while True:
             click.echo(part["text"], nl=False)

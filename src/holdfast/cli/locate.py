@@ -189,11 +189,6 @@ def _with_stored_id(directory: JobDirectory, state: RegisterState) -> JobDirecto
     return JobDirectory(directory.fs, directory.path, JobID.from_hex(found.get_job_id()), create_subdir=False)
 
 
-def is_submitted_job(text: str) -> bool:
-    """Return whether a text is the id of a submitted job, and not a directory."""
-    return _JOB_ID.fullmatch(text) is not None and not Path(text).exists()
-
-
 def job_manager(properties: Iterable[str]) -> JobManagerClient:
     """Return a client of the leading job manager of a cluster.
 
@@ -206,11 +201,49 @@ def job_manager(properties: Iterable[str]) -> JobManagerClient:
     return JobManagerClient.find(configuration)
 
 
+def submitted_job(text: str, properties: Iterable[str]) -> RestClient | None:
+    """Return a client of the submitted job with an id or name, or None for a path.
+
+    Raises:
+        NotExistError: A job manager answers, and has no job of this name, or several.
+        RestError: The text is an id, and no job manager answers.
+        ConfigurationError: An option does not fit.
+    """
+    if "/" in text or Path(text).exists():
+        return None
+    if _JOB_ID.fullmatch(text):
+        return job_manager(properties).job(text)
+    try:
+        manager = job_manager(properties)
+    except RestError:
+        return None
+    return manager.job(id_of_submitted(text, manager))
+
+
+def id_of_submitted(text: str, manager: JobManagerClient) -> str:
+    """Return the id of the job with an id or name; of several with a name, that of the only one that runs.
+
+    Raises:
+        NotExistError: There is none, or more than one.
+    """
+    if _JOB_ID.fullmatch(text):
+        return text
+    jobs = manager.get("/jobs/overview")["jobs"]
+    named = [job for job in jobs if job["name"] == text]
+    found = [job["jid"] for job in named if job["end-time"] < 0] or [job["jid"] for job in named]
+    at = f"in the job manager at {manager.address.url}"
+    if not found:
+        raise NotExistError(unknown_job(text, [(job["jid"], job["name"]) for job in jobs], f" {at}"))
+    if len(found) > 1:
+        raise NotExistError(f"There are several jobs {text!r:.200} {at}. Give the id of one: {', '.join(found)}.")
+    return str(found[0])
+
+
 def running_job(path: str, job: str | None, properties: Iterable[str] = ()) -> RestClient:
     """Return a client of the only running job at a path, or of a job of a job manager.
 
     Args:
-        path: The directory of a job, or one that holds several; or the id of a submitted job.
+        path: The directory of a job, or one that holds several; or the id or name of a submitted job.
         job: The id of one of several, or its name.
         properties: Options for an object store, and for the cluster of the job manager.
 
@@ -220,8 +253,8 @@ def running_job(path: str, job: str | None, properties: Iterable[str] = ()) -> R
         ConfigurationError: An option does not fit.
     """
     Registers(properties)  # reads how to reach an object store
-    if is_submitted_job(path):
-        return job_manager(properties).job(path)
+    if (submitted := submitted_job(path, properties)) is not None:
+        return submitted
     directories = directories_at(path)
     if not directories:
         raise NotExistError(

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from holdfast.checkpoint.options import CLAIM_MODE, IGNORE_UNCLAIMED_STATE, RECOVERY_PATH
-from holdfast.cli.locate import is_submitted_job, job_manager
+from holdfast.cli.locate import submitted_job
 from holdfast.cli.output import echo, errors_to_exit_codes, examples, print_json, print_table
 from holdfast.cli.program import (
     OF_RUN,
@@ -128,14 +128,14 @@ def info(script: str, args: tuple[str, ...], properties: tuple[str, ...], as_jso
     The program runs up to its first execute(): it can start Spark and read schemas, but reads no rows. Functions are
     opened, to show their state. ARGS after -- are the program's own.
 
-    JOB is the id of a submitted job. Its details come from the job manager that -D names.
+    JOB is the id or name of a submitted job. Its details come from the job manager that -D names.
     """
     with errors_to_exit_codes():
-        if is_submitted_job(script):
-            _show_submitted(job_manager(properties).job(script).get(), as_json)
-            return
         if not Path(script).is_file():
-            raise click.UsageError(f"There is no program {script!r}, and no job has this id.")
+            if script.endswith(".py") or (submitted := submitted_job(script, properties)) is None:
+                raise click.UsageError(f"There is no program {script!r}, and no submitted job with this id or name.")
+            _show_submitted(submitted.get(), as_json)
+            return
         log_to_stderr()
         options = options_of(properties)
         options.validate()

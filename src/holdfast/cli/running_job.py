@@ -53,8 +53,8 @@ def savepoint(
     """Take a savepoint of a running job.
 
     The command prints the path of the savepoint, and the job continues. DIR is the directory of a job, the one set as
-    execution.checkpointing.dir, or the id of a submitted job. The savepoint is written below TARGET, by default below
-    the job's execution.checkpointing.savepoint-dir.
+    execution.checkpointing.dir, or the id or name of a submitted job. The savepoint is written below TARGET, by default
+    below the job's execution.checkpointing.savepoint-dir.
 
     --dispose PATH deletes a savepoint, and needs no job. It deletes only files of the savepoint, its document first. If
     the command was interrupted, run it again.
@@ -96,7 +96,7 @@ def stop(
     """Stop a running job with a savepoint.
 
     The command prints the path of the savepoint. If the savepoint fails, the job continues. DIR is the directory of a
-    job, or the id of a submitted job. The job ends SUSPENDED. Run it again, and it continues from its newest
+    job, or the id or name of a submitted job. The job ends SUSPENDED. Run it again, and it continues from its newest
     checkpoint, or from the savepoint with -s: both have the same state.
     """
     with errors_to_exit_codes():
@@ -150,8 +150,8 @@ def _finish(client: RestClient, answer: dict[str, str], timeout: float, as_json:
 def cancel(directory: str, job: str | None, properties: tuple[str, ...]) -> None:
     """End a running job for good.
 
-    The job ends after the current epoch. DIR is the directory of a job, or the id of a submitted job. Its checkpoints
-    are kept, unless execution.checkpointing.externalized-checkpoint-retention is set to another value.
+    The job ends after the current epoch. DIR is the directory of a job, or the id or name of a submitted job. Its
+    checkpoints are kept, unless execution.checkpointing.externalized-checkpoint-retention is set to another value.
     """
     with errors_to_exit_codes():
         client = running_job(directory, job, properties)
@@ -170,8 +170,8 @@ def rescale(directory: str, parallelism: tuple[str, ...], job: str | None, prope
     """Change the parallelism of a running job.
 
     N is the new parallelism of all operators with state, UID=N that of one operator. DIR is the directory of a job, or
-    the id of a submitted job. When the command returns, the change applies from the next epoch on. The job does not
-    restart. A real-time job fails if it has too few slots for the new parallelism: add cores first.
+    the id or name of a submitted job. When the command returns, the change applies from the next epoch on. The job does
+    not restart. A real-time job fails if it has too few slots for the new parallelism: add cores first.
 
     The command prints the new parallelism of each operator with state. If the parallelism is above the max parallelism
     of the state, it fails, and nothing changes.

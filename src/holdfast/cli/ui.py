@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import click
 
 from holdfast.checkpoint.options import CHECKPOINTS_DIRECTORY
-from holdfast.cli.locate import directories_at, is_submitted_job, job_manager, where_option
+from holdfast.cli.locate import directories_at, submitted_job, where_option
 from holdfast.cli.output import echo, errors_to_exit_codes, examples
 from holdfast.cli.program import options_of
 from holdfast.dispatcher.announcements import announced_directories
@@ -139,8 +139,8 @@ def ui(where: str | None, job: str | None, no_browser: bool, properties: tuple[s
     The command prints the URL of the page with its token, and opens it in a browser. Everyone who has the URL can
     control the job.
 
-    DIR is the directory of a job, the one set as execution.checkpointing.dir, a directory above it, or the id of a
-    submitted job. Without DIR, the command searches for a job manager, and for jobs in the current directory. -D
+    DIR is the directory of a job, the one set as execution.checkpointing.dir, a directory above it, or the id or name
+    of a submitted job. Without DIR, the command searches for a job manager, and for jobs in the current directory. -D
     execution.checkpointing.dir=DIR or high-availability.* names other places. A URL gets the token of the job or job
     manager that is found there.
     """
@@ -169,10 +169,9 @@ def _pages(where: str | None, options: Configuration, properties: Sequence[str])
         RestError: There are none.
         NotExistError: The directory does not exist.
     """
-    if where is not None and is_submitted_job(where):
-        client = job_manager(properties)
-        name = client.job(where).get()["name"]
-        yield WebPage(f"job {first_line(name)!r}", client.address.url, client.address.bearer_token, where, name)
+    if where is not None and (job := submitted_job(where, properties)) is not None:
+        name = job.get()["name"]
+        yield WebPage(f"job {first_line(name)!r}", job.address.url, job.address.bearer_token, job.job_id, name)
         return
     search = _search(options) if where is None else _Search()
     if where is not None:

@@ -28,7 +28,6 @@ def test_a_table_holds_with_any_name(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["logs", "words"], "32 lower-case hexadecimal digits, not 'words'"),
         (["savepoint", "--dispose", ""], "The path is empty"),
         (["run", "-s", "", __file__], "The path is empty"),
     ],

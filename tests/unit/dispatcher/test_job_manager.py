@@ -233,9 +233,14 @@ def test_without_elections_one_job_manager_runs_jobs_on_its_host(tmp_path: Path,
     shown = metrics(tmp_path / "manager")
     assert f'holdfast_job_rows_in_total{{job_id="{job.id}",job_name="words"}} 3.0' in shown
     assert 'holdfast_jobmanager_jobs{status="FAILED"} 1.0' in shown
-    alone.run("savepoint", job.id, tmp_path / "savepoints")
-    alone.run("rescale", job.id, "4")
-    alone.run("cancel", job.id)
+    alone.run("savepoint", "words", tmp_path / "savepoints")
+    alone.run("rescale", "words", "4")
+    assert f"/#/job/{job.id}&token=" in alone.run("ui", "words", "--no-browser")
+    assert "state: FAILED" in alone.run("info", other.name)
+    assert ": ValueError: " in alone.run("logs", other.name)
+    unknown = alone.run("cancel", "word", code=1)
+    assert "There is no job 'word' in the job manager at http://" in unknown and "Did you mean 'words'?" in unknown
+    alone.run("cancel", "words")
     assert alone.status(job.id, "CANCELED")["last_failure"] is None
     alone.run("cancel", other.id, code=1)
     alone.run("cancel", JobID.from_name("nobody's"), code=1)
