@@ -30,7 +30,7 @@ from holdfast.runtime.job import engine
 from holdfast.runtime.master.job_master import JobMaster
 from holdfast.storage.scheme import file_system_for
 from holdfast.testing import OperatorHarness
-from tests.documentation import FURTHER_PAGES, GUIDE, PAGES, ROOT, Block, blocks
+from tests.documentation import FURTHER_PAGES, GUIDE, OF_THE_SITE, PAGES, RECIPES, ROOT, Block, blocks
 from tests.stories.functions import Numbering
 from tests.stories.local import Program, master
 
@@ -59,6 +59,13 @@ def test_each_python_block_is_a_program() -> None:
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         assert set(re.findall(r"^```(python.*)$", text, re.MULTILINE)) <= set(PROGRAMS), page.name
+
+
+def test_each_program_that_needs_spark_is_on_a_page_of_which_a_test_runs_them() -> None:
+    found = {page for page in [*PAGES, *FURTHER_PAGES] if blocks(page, "python spark")}
+    in_test_examples = {*GUIDE, *OF_THE_SITE, ROOT / "README.md"}
+    in_tests_of_their_own = {ROOT / "docs" / f"{name}.md" for name in ("state-processor", "from-transform-with-state")}
+    assert found - in_test_examples - in_tests_of_their_own - {*RECIPES} == set()
 
 
 def test_names_that_a_program_does_not_define_are_found() -> None:

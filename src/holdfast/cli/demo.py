@@ -40,9 +40,9 @@ _RUN: Final = "from holdfast.cli import main; main()"
 def demo() -> None:
     """Kill a job in the middle, and lose nothing.
 
-    The demo takes about a minute. It counts words on a local Spark with the program of `holdfast new`, kills the job
-    with SIGKILL when half of the words are counted, and runs it again. Then it compares the totals, and each emitted
-    row, with an uninterrupted computation.
+    The demo takes one to two minutes. It counts words on a local Spark with the program of `holdfast new`, kills the
+    job with SIGKILL when half of the words are counted, and runs it again. Then it compares the totals, and each
+    emitted row, with an uninterrupted computation.
 
     It needs pyspark and Java, and no network. It writes to a temporary directory, which it removes at the end.
     """
