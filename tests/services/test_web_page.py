@@ -844,6 +844,7 @@ def test_a_job_manager_has_the_same_page_for_jobs_in_processes_of_their_own(brow
             page.get_by_role("link", name="words").click()
             page.get_by_role("alert").get_by_text("this page has not seen it run").wait_for()
             page.get_by_text("Ran for", exact=True).wait_for()
+            assert not page.get_by_role("heading", name="Operators").is_visible(), "no card without contents"
             tab(page, "Log")
             page.get_by_role("region", name="Log of the job").get_by_text("holdfast").wait_for()
     finally:

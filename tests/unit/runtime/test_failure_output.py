@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.datastream import DataStream, FlatMapFunction, KeyedProcessFunction, ParquetFileSink
+from holdfast.datastream import (
+    BroadcastProcessFunction,
+    DataStream,
+    FlatMapFunction,
+    KeyedProcessFunction,
+    ParquetFileSink,
+)
+from holdfast.datastream.state import MapStateDescriptor
 from holdfast.errors import (
     ConfigurationError,
     HoldfastError,
@@ -22,6 +29,7 @@ from holdfast.kernel.error_display import error_lines
 from holdfast.runtime.job.control import JobStatus
 from holdfast.runtime.master.job_client import JobClient
 from holdfast.runtime.master.job_master import JobMaster
+from holdfast.testing import OperatorHarness
 from tests.stories.local import RESTARTING, Program, epochs, master
 from tests.stories.real_time import RealTime
 from tests.unit.runtime.test_slips_of_sinks import HurriedClock
@@ -226,6 +234,34 @@ class WordOf(KeyedProcessFunction):
 def test_the_letters_of_a_returned_text_are_no_elements(tmp_path: Path, program: Any) -> None:
     _, error = failing(tmp_path, program)
     assert "which is no collection of elements: write `yield` in place of `return`" in str(error)
+
+
+class TextOfTimer(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        ctx.timer_service().register_processing_time_timer(7)
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Any:
+        return f"at {timestamp}"
+
+
+class TextOfRule(BroadcastProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        return None
+
+    def process_broadcast_element(self, value: Any, ctx: Any) -> Any:
+        return f"rule {value}"
+
+
+def test_nor_are_those_of_a_text_that_a_timer_or_a_broadcast_function_returns() -> None:
+    with OperatorHarness(TextOfTimer(), key_by="word", key_type="string", output_type="string") as timer:
+        timer.process_element({"word": "kelp"})
+        with pytest.raises(UserFunctionError, match="the function returned 'at 7', which is no collection"):
+            timer.set_processing_time(7)
+    with (
+        OperatorHarness(TextOfRule(), broadcast=[MapStateDescriptor("rules", "string", "string")]) as broadcast,
+        pytest.raises(UserFunctionError, match="the function returned 'rule 1', which is no collection"),
+    ):
+        broadcast.process_broadcast_element(1)
 
 
 def test_a_value_that_a_generator_returns_is_named(caplog: pytest.LogCaptureFixture) -> None:

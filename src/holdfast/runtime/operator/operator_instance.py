@@ -84,10 +84,10 @@ def _is_final(error: Exception) -> bool:
 
 
 def _locals_of_caller(error: Exception) -> Mapping[str, Any]:
-    """Return the variables of the loop over elements that called the function; empty if there was none."""
+    """Return the variables of the loop over elements or timers that called the function; empty if there was none."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     ours = list(takewhile(lambda frame: is_of_holdfast(frame.f_code), frames))
-    loops = [frame.f_locals for frame in ours if not {"element", "source"}.isdisjoint(frame.f_locals)]
+    loops = [frame.f_locals for frame in ours if not {"element", "source", "emitted"}.isdisjoint(frame.f_locals)]
     return loops[-1] if loops else {}
 
 
@@ -96,7 +96,7 @@ def _element_of(local: Mapping[str, Any]) -> str | None:
     if "element" in local:
         return short_repr(local["element"])
     elements = local.get("elements")
-    if isinstance(elements, list) and elements:
+    if "source" in local and isinstance(elements, list) and elements:
         return short_repr(elements[len(elements) - length_hint(local["source"]) - 1])
     return None
 

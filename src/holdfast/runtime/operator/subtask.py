@@ -173,10 +173,12 @@ class OperatorSubtask:
 
         def process() -> None:
             context.begin()
+            emitted: Any = None
             for element in elements:
                 emitted = call(element, context)
                 if emitted is not None:
                     out.extend(emitted)
+            _check_collection(emitted)
 
         self._guard("processing a broadcast element", process)
         emission.end()
@@ -244,6 +246,7 @@ class OperatorSubtask:
             emitted = handler(timestamp, context)
             if emitted is not None:
                 out.extend(emitted)
+                _check_collection(emitted)
 
         return fire
 
@@ -360,13 +363,13 @@ class OperatorSubtask:
         return user_error(error, self.info.uid, key, self.info.epoch, doing)
 
 
-def _check_collection(emitted: Any) -> None:
+def _check_collection(returned: Any) -> None:
     """Raise for a text or a dict: its characters or keys are not meant as elements.
 
     Called with the last result of a batch of `process`, because a check of each would be one more call for each
     element. `flat_map` takes a text for its letters, as in Flink.
     """
-    if isinstance(emitted, (str, bytes, dict)):
+    if isinstance(returned, (str, bytes, dict)):
         raise TypeError("one element was returned for a collection of elements")
 
 
@@ -411,12 +414,14 @@ class GroupedSubtask(OperatorSubtask):
         emission = Emission(out)
         backend, call, context = self.backend, self._call, self.context
         groups, self._groups = self._groups, defaultdict(list)
+        emitted: Any = None
         try:
             for slot, elements in groups.items():
                 backend.slot = slot
                 emitted = call(elements, context)
                 if emitted is not None:
                     out.extend(emitted)
+            _check_collection(emitted)
         except HoldfastError:
             raise
         except Exception as error:
@@ -541,6 +546,7 @@ class TimestampedSubtask(OperatorSubtask):
         """The common case of `_following`, inlined: without a generator a row costs a tenth less."""
         backend, call, context, extend, record = self.backend, self._call, self.context, out.extend, ends.append
         assert backend is not None
+        emitted: Any = None
         for element, slot, time in zip(elements, slots, times, strict=False):
             backend.slot = slot
             context.element_timestamp = time
@@ -548,6 +554,7 @@ class TimestampedSubtask(OperatorSubtask):
             if emitted is not None:
                 extend(emitted)
             record(len(out))
+        _check_collection(emitted)
 
     def _run_narrow(self, elements: Iterable[Any], out: list[Any]) -> None:
         if self._shape not in ("map", "filter"):

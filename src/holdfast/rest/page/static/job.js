@@ -81,6 +81,7 @@ export class JobView {
       this.key = key;
       this.tab = this.tabOf(key);
       put(this.problem);
+      this.content.hidden = false;
       this.content.replaceChildren(this.tab.element);
     }
     if (this.tab.open) this.tab.open(rest);
@@ -124,6 +125,7 @@ export class JobView {
     if (!hasProcess && !tab.isOfManager) {
       const nothing = "The process of this job has ended, and this page has not seen it run. Log and exceptions are kept.";
       put(this.problem, tab.hasData ? null : h("p", null, nothing));
+      this.content.hidden = !tab.hasData; // cards without anything in them
       return;
     }
     try {
