@@ -1,10 +1,11 @@
 """Rows per second of a counter per key: string key and two longs, every row emitted, all durable writes on.
 
     python benchmarks/keyed_count.py [--engine a,b] [--sink parquet|discard] [--rounds 5] [--rows N] [--keys N]
-        [--files N] [--json]
+        [--fill N] [--files N] [--json]
 
 With the Parquet sink every engine writes its rows exactly once, except PyFlink, whose sink drops them. With ``discard``
-nobody writes rows. ``spark-native`` emits one row a key and epoch, the others one an input row.
+nobody writes rows. ``spark-native`` emits one row a key and epoch, the others one an input row. With ``--fill`` each
+key comes once before the measurement.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from benchmarks.engines.holdfast import DiscardingSink, count_rows
 from benchmarks.engines.holdfast_files import read_files
@@ -96,19 +97,21 @@ class RealTimeEngine:
         settings = {**REAL_TIME_DEFAULTS, "spark.master": f"local[{SLOTS}]"}
         self._session = start_session("keyed-count", settings)
         self._job: Any = None
+        self._rows = 0
         counts = Path(workload.workspace, "counts")
         counts.mkdir(parents=True)
         self._counted = Counted(counts)
 
     def run(self, epochs: int) -> Sequence[float]:
-        for epoch in range(self._source.epochs, self._source.epochs + epochs):
-            epoch_files(self._workload, epoch)  # made before the job, which reads each file as it comes
+        # They are made before the job, which reads each file as it comes.
+        waiting = range(self._source.epochs, self._source.epochs + epochs)
+        files = [file for epoch in waiting for file in epoch_files(self._workload, epoch)]
+        self._rows += sum(pq.read_metadata(file).num_rows for file in files)
         began = time.monotonic()
         self._source.add(epochs)
         if self._job is None:
             self._job = self._start()
-        rows = self._source.epochs * self._workload.rows
-        while self._counted.rows() < rows:
+        while self._counted.rows() < self._rows:
             if self._job.get_job_status().is_terminal_state():
                 self._job.await_termination()
             time.sleep(0.005)

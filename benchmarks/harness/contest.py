@@ -121,6 +121,9 @@ def hold(engines: Sequence[str], workload: Workload, course: Course, cache: Path
             own = replace(workload, inputs=str(cache / "inputs"), workspace=str(workspace / str(place)))
             process = EngineProcess(name, own, cache)
             stack.callback(process.close)
+            if own.fill:
+                progress(f"{name}: filling {own.keys:,} keys")
+                process.run(own.fill_epochs)
             progress(f"{name}: {course.warm_up} warm-up epochs")
             running.append((process, course.for_one_with(process.run(course.warm_up))))
         for number in range(course.rounds):

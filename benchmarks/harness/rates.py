@@ -34,6 +34,7 @@ def measure(
     parser.add_argument("--sink", choices=SINKS, default="parquet")
     parser.add_argument("--rows", type=int, default=200_000, help="rows an epoch (default: %(default)s)")
     parser.add_argument("--keys", type=int, default=100_000, help="distinct keys (default: %(default)s)")
+    parser.add_argument("--fill", type=int, default=0, help="rows an epoch of a first run in which each key comes once")
     parser.add_argument("--files", type=int, default=1, help="files an epoch (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds in which the engines take turns")
     parser.add_argument("--warm-up", type=int, default=3, help="epochs before the first round")
@@ -42,7 +43,7 @@ def measure(
     parser.add_argument("--json", action="store_true", help="print JSON lines only")
     chosen = parser.parse_args(arguments)
     taking_part = chosen_engines(chosen.engine, settings=True)
-    workload = Workload(chosen.rows, chosen.keys, chosen.sink, "", "", words=words, files=chosen.files)
+    workload = Workload(chosen.rows, chosen.keys, chosen.sink, "", "", chosen.fill, words, chosen.files)
     course = contest.Course(chosen.warm_up, chosen.rounds, settling=4, epochs=chosen.epochs)
     results = contest.hold(taking_part, workload, course, chosen.cache.resolve())
 
