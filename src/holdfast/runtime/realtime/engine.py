@@ -197,7 +197,7 @@ class RealTimeEngine(Engine):
         self.check_plan(plan)
         self._files = JobPositionFiles(job.directory(), token)
         self._sources = self.coordinator(plan, positions, rules, self._files)
-        self._sources.on_discovered = self._wake_driver
+        self._sources.on_discovered = self._on_discovered
 
     def check_plan(self, plan: JobPlan) -> None:
         self.check(plan, [tasks for _, tasks in self._stages(plan)])
@@ -440,6 +440,7 @@ class RealTimeEngine(Engine):
         Returns:
             Why it is abandoned; None if it is not.
         """
+        assert self._sources is not None
         number = len(self._all_tasks())
         while True:
             for one in list(self._barriers.values()):
@@ -448,10 +449,11 @@ class RealTimeEngine(Engine):
             if barrier.failure is not None or len(barrier.reports) == number:
                 return barrier.failure
             self._check_tasks()
+            self._send_splits(self._sources.assignments())  # tasks read on while barriers are under way
             self._trigger_next(barrier)
             with self._changed:
                 if not any(one.has_news for one in self._barriers.values() if one.failure is None):
-                    self._changed.wait(_POLL_SECONDS)
+                    self._changed.wait(min(_POLL_SECONDS, self._sources.seconds_to_discovery()))
 
     def _count_answers(self, barrier: _Barrier) -> None:
         """Give the coordinator what tasks have answered to a barrier; abandon it if its checkpoint was aborted."""
@@ -545,6 +547,11 @@ class RealTimeEngine(Engine):
     def _wake_driver(self) -> None:
         if self._driver is not None:
             self._driver.wake()
+
+    def _on_discovered(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+        self._wake_driver()
 
     # Called by the threads of connections. Those of an earlier launch change nothing any more.
 

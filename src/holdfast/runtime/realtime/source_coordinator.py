@@ -274,8 +274,12 @@ class SourceCoordinator:
         return result
 
     def seconds_to_discovery(self) -> float:
-        """Return the seconds after which `assignments` looks for splits again; infinity if it does not."""
-        due = (one.due for one in self._inputs.values() if one.discovery is None and not one.is_exhausted)
+        """Return the seconds after which `assignments` looks for splits again; infinity if it does not.
+
+        They are 0 if splits were found since the last call.
+        """
+        waits = (one for one in self._inputs.values() if one.discovery is None or one.discovery.done())
+        due = (one.due for one in waits if not one.is_exhausted)
         return max(0.0, min(due, default=math.inf) - self._clock())
 
     def acknowledge(self, snapshots: Sequence[Snapshot]) -> None:

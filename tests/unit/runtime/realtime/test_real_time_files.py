@@ -20,6 +20,7 @@ from holdfast.datastream.connectors.file_system.file_source import FileSplits
 from holdfast.datastream.connectors.file_system.file_split_source import FileSplitSource
 from holdfast.datastream.stream.stream_factory import read_by
 from holdfast.runtime.master.job_client import JobClient
+from holdfast.storage.local import LocalFileSystem
 from holdfast.testing.real_time_runner import RealTimeProgram
 from tests.stories import ledger
 from tests.unit.runtime.realtime.test_real_time_jobs import KEYS, RESTARTS, Count, Failing, each_once, until
@@ -35,12 +36,17 @@ def put(folder: Path, name: str, begin: int, end: int) -> None:
     new.rename(folder / name)
 
 
-def counted(program: RealTimeProgram, root: Path, fails_at: int = -1) -> Any:
+def same(row: Any) -> Any:
+    return row.key, row.n
+
+
+def counted(program: RealTimeProgram, root: Path, fails_at: int = -1, read: Any = same) -> Any:
     source = FileSplitSource(LINES, (str(root / "in"),), 0.05, {})
     rows = program.source("files", source, "splits string")
     lines = read_by(FileSplits(LINES), rows, Types.STRING()).uid("read")
     pairs = lines.map(lambda line: (int(line) % KEYS, int(line)), "key bigint, n bigint").uid("pairs")
     checked = pairs.map(Failing(root / "failed", fails_at), "key bigint, n bigint").uid("numbers")
+    checked = checked.map(read, "key bigint, n bigint").uid("seen")
     return checked.key_by("key").process(Count(), "key bigint, count bigint").uid("count")
 
 
@@ -90,6 +96,47 @@ def test_a_job_that_was_stopped_reads_only_new_files(tmp_path: Path) -> None:
         client.stop()
         client.await_termination()
         each_once(rows_of(found), wanted)
+
+
+READ: list[int] = []
+
+
+def read(row: Any) -> Any:
+    """Remember a number; tasks are threads here, and this function is pickled by its name."""
+    READ.append(row.n)
+    return row.key, row.n
+
+
+def test_files_that_come_while_a_checkpoint_is_under_way_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    READ.clear()
+    found: dict[int, list[Any]] = {}
+    writing, may_write = threading.Event(), threading.Event()
+    write_state = LocalFileSystem.write_state
+
+    def held(self: LocalFileSystem, path: str, data: Any) -> None:
+        writing.set()
+        may_write.wait()
+        write_state(self, path, data)
+
+    monkeypatch.setattr(LocalFileSystem, "write_state", held)
+    put(tmp_path / "in", "first", 0, 100)
+    program = RealTimeProgram()
+    counts = counted(program, tmp_path, read=read)
+    counts.for_each_epoch(lambda frame, epoch: found.update({epoch: frame.to_pylist()})).uid("out")
+    client = JobClient(program.master(tmp_path / "checkpoints", RESTARTS))
+    try:
+        until(writing.is_set)
+        put(tmp_path / "in", "second", 100, 200)
+        until(lambda: len(READ) == 200)
+        assert rows_of(found) == [], "the checkpoint is under way"
+    finally:
+        may_write.set()
+    until(lambda: len(rows_of(found)) >= 200)
+    client.stop()
+    client.await_termination()
+    each_once(rows_of(found), 200)
 
 
 def into_files(root: Path) -> JobClient:
