@@ -43,7 +43,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: help setup demo demo-ha demo-kafka demo-realtime soak chaos fuzz bench bench-quick downloads compile-tests test test-all test-again test-nojvm test-spark test-newest test-oldest coverage lint workflows types layers release lock docs docs-serve
+.PHONY: help setup demo demo-ha demo-kafka demo-realtime soak chaos fuzz bench bench-quick downloads compile-tests test test-all durations test-again test-nojvm test-spark test-newest test-oldest coverage lint workflows types layers release lock docs docs-serve
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -118,7 +118,7 @@ compile-tests: $(STAMP)
 
 downloads: $(CLASSES) $(KAFKA) $(YARN) $(REGISTRY) $(PYTHONS) ## Bring the brokers and runtimes that make test-all needs
 
-test: $(STAMP) $(CLASSES) $(KAFKA) ## Run what a contributor runs: real Spark, real servers where there are any (8 minutes)
+test: $(STAMP) $(CLASSES) $(KAFKA) ## Run what a contributor runs: real Spark, real servers where there are any (10 minutes)
 	failed=0; \
 	$(PYTEST) tests --ignore $(ON_SPARK) -n 4 -m "$(SHORT)" || failed=$$?; \
 	$(PYTEST) $(ON_SPARK) -n 2 -m "$(SHORT)" || failed=$$?; \
@@ -127,8 +127,12 @@ test: $(STAMP) $(CLASSES) $(KAFKA) ## Run what a contributor runs: real Spark, r
 test-all: $(STAMP) downloads ## Run all tests but those of make soak (an hour on two cores)
 	failed=0; \
 	$(PYTEST) tests --ignore $(ON_SPARK) -n 4 -m "$(ALL)" --durations 40 || failed=$$?; \
-	$(PYTEST) $(ON_SPARK) -n 2 -m "$(ALL)" --durations 40 || failed=$$?; \
+	LONG_TESTS_UNTIL=$${LONG_TESTS_ON_SPARK_UNTIL:-inf} \
+		$(PYTEST) $(ON_SPARK) -n 2 -m "$(ALL)" --durations 40 || failed=$$?; \
 	exit $$failed
+
+durations: ## Run all tests, and store how long each took: make test leaves out those of more than 3 seconds
+	STORE_DURATIONS=1 $(MAKE) test-all
 
 test-again: $(STAMP) ## Run again what failed in the last run
 	$(PY) -m pytest tests -m "$(ALL)" --last-failed --last-failed-no-failures none -v

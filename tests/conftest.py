@@ -17,7 +17,7 @@ from hypothesis import settings
 from holdfast.storage import object_store
 from tests import memory
 from tests.examples import TRIES_ALL, examples
-from tests.long_tests import LONG
+from tests.long_tests import is_long, store_durations
 from tests.postgres import PostgresServer
 
 ARCHIVE = Path(sys.prefix, "spark.jsa")
@@ -66,7 +66,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> No
     """Marks the long tests, and what a measurement of coverage leaves out."""
     is_measured = bool(config.getoption("cov_source", None))
     for item in items:
-        if item.nodeid.startswith(LONG):
+        if is_long(item.nodeid):
             item.add_marker(pytest.mark.long)
         if is_measured and _repeats(item):
             item.add_marker(pytest.mark.no_cover)
@@ -95,14 +95,19 @@ def pytest_xdist_make_scheduler(config: Any, log: Any) -> Any:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Shows which files took longest, where `--durations` asks: one process runs all tests of a file."""
-    if not config.option.durations:
-        return
-    seconds: Counter[str] = Counter()
+    """Shows which files took longest, where `--durations` asks, and stores how long tests took for `make durations`."""
+    tests: Counter[str] = Counter()
     for reports in terminalreporter.stats.values():
         for report in reports:
             if isinstance(report, pytest.TestReport):
-                seconds[report.nodeid.partition("::")[0]] += report.duration
+                tests[report.nodeid] += report.duration
+    if os.environ.get("STORE_DURATIONS"):
+        store_durations(tests)
+    if not config.option.durations:
+        return
+    seconds: Counter[str] = Counter()
+    for test, took in tests.items():
+        seconds[test.partition("::")[0]] += took
     terminalreporter.section(f"slowest files, of {seconds.total() / 60:.0f} minutes in all processes")
     for file, took in seconds.most_common(config.option.durations):
         terminalreporter.write_line(f"{took:7.1f}s {file}")

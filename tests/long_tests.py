@@ -1,10 +1,20 @@
-"""The tests that only `make test-all` runs: they tell at length, or again on another server, what shorter ones tell.
+"""The tests that only `make test-all` runs.
 
-By the beginnings of their names, so that a contract that many classes fulfil may be long for some of them only.
+They are those in `LONG`, and those that took more than `SECONDS` when `make durations` ran last, but for those in
+`SHORT`. Both are beginnings of names, so that a contract that many classes fulfil may be long for some of them only.
 `tests/unit/test_long_tests.py` fails for an entry that names nothing.
 """
 
 from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+SECONDS: Final = 3.0
+_DURATIONS: Final = Path(__file__).with_name("durations.json")
 
 HISTORIES = "test_every_history_ends_as_in_plain_dicts"
 """Of the state machine of backends; a warm hashmap and plain columns are enough to see that something is wrong."""
@@ -268,3 +278,82 @@ LONG = (
     "tests/services/test_job_managers.py::test_the_other_job_manager_goes_on_and_nothing_is_left_in_the_store[kubernetes]",
     *(f"{LINES}[{moment}-{point}" for moment in ("before", "after") for point in ("metadata", "pointer", "sink")),
 )
+
+_SPARK = "tests/spark/test_"
+_REAL_TIME = "tests/unit/runtime/realtime/test_"
+
+SHORT = (
+    "tests/contract/test_leader_elections.py::TestFileSystemElection::test_a_leader_that_is_cut_off",
+    "tests/contract/test_state_backends.py::TestWarmHashMap::test_every_history_ends_as_in_plain_dicts",
+    "tests/contract/test_table_changes.py::test_a_process_that_is_killed_in_a_commit",
+    "tests/contract/test_table_sinks.py::TestDelta::test_a_process_that_is_killed_in_a_commit",
+    "tests/services/kafka/test_kafka_sink.py::test_a_transaction_left_open_by_a_process_that_died",
+    "tests/services/kafka/test_kafka_sink_contract.py::TestKafkaSink::test_a_process_that_is_killed_in_a_commit",
+    "tests/services/kubernetes/test_leader_election.py::TestKubernetesLeaderElection::test_a_leader_that_is_cut_off",
+    "tests/services/kubernetes/test_state_handle_store.py::TestKubernetesStateHandleStore::test_any_history",
+    f"tests/services/test_elected_jobs.py::{KILLED_IN_COMMIT}",
+    "tests/services/test_ha_takeover.py::test_a_leader_that_is_stopped_for_longer_than_its_lease",
+    "tests/services/test_output_in_object_store.py::test_rows_are_objects_once_their_epoch_is_complete",
+    "tests/services/test_real_time_database_sink.py::test_a_process_that_dies_at_a_transaction[after-1]",
+    "tests/services/test_web_page.py::test_axe_finds_nothing_in_any_view[1280-light]",
+    "tests/services/test_web_page.py::test_every_page_shows_what_the_job_does",
+    "tests/services/test_zookeeper_store.py::TestZooKeeperStateHandleStore::test_any_history",
+    "tests/simulation/test_simulation.py::test_a_bug_is_found[one sink speaks for all]",
+    "tests/simulation/test_simulation.py::test_no_history_goes_wrong[50]",
+    "tests/simulation/test_simulation.py::test_no_history_in_real_time_goes_wrong",
+    f"{_SPARK}arrow_map.py",
+    f"{_SPARK}changes.py",
+    f"{_SPARK}consumed_files.py",
+    f"{_SPARK}event_time.py",
+    f"{_SPARK}examples.py::test_the_program_of_the_readme",
+    f"{_SPARK}failure_output.py::test_a_function_that_raises_prints_at_most_forty_lines[available-now-python]",
+    f"{_SPARK}file_source.py",
+    f"{_SPARK}first_minutes_stories.py::test_the_program_of_a_new_project",
+    f"{_SPARK}how_to_stories.py::test_a_recipe_prints_what_its_page_shows[sessionise]",
+    f"{_SPARK}inputs.py",
+    f"{_SPARK}kafka_source.py::test_a_restarted_job_resumes_at_its_offsets",
+    f"{_SPARK}key_hash.py",
+    f"{LEDGER}::test_a_killed_python_worker",
+    f"{LEDGER}::test_the_whole_process_group_is_killed",
+    f"{_SPARK}pipelined_job.py",
+    f"{_SPARK}queries.py",
+    f"{_SPARK}real_time_jobs.py",
+    f"{_SPARK}real_time_sources.py",
+    f"{_SPARK}signals.py::test_ctrl_c_ends_a_job_that_prints_with_one_line_that_says_how_to_resume[1 s-python]",
+    f"{_SPARK}transform_with_state.py",
+    f"{_SPARK}transforms.py",
+    "tests/unit/cli/test_new.py::test_a_new_project_passes_its_own_test",
+    f"{MANAGER}::test_the_leader_is_killed",
+    f"{MANAGER}::test_without_elections",
+    f"{_REAL_TIME}concurrent_checkpoints.py::test_barriers_follow_one_another_before_checkpoints_complete[EXACTLY_ONCE]",
+    f"{_REAL_TIME}declined_checkpoints.py::test_a_sink_that_cannot_flush_now_declines_and_goes_on[False]",
+    f"{_REAL_TIME}failed_checkpoints.py::test_a_task_that_is_slower_than_the_timeout",
+    f"{_REAL_TIME}failed_checkpoints.py::test_storage_that_fails_once[1]",
+    f"{_REAL_TIME}killed_snapshots.py::test_a_process_that_dies_at_a_file_of_state[before-2]",
+    f"{_REAL_TIME}real_time_jobs.py",
+    "tests/unit/runtime/test_batch_timers.py",
+    f"{CRASHES}::test_killed_at_a_fault_point_and_run_again",
+    "tests/unit/test_docs.py",
+    "tests/unit/test_structure.py",
+    f"tests/unit/types/test_entries_of_programs.py::{ENTRIES}[as_a_module]",
+    "tests/unit/window/test_window_model.py",
+)
+"""What `make test` has although it takes long: of each kind of real server and real failure one test or two."""
+
+
+@cache
+def durations() -> Mapping[str, float]:
+    """Return how many seconds each test took that is near `SECONDS` or above."""
+    return json.loads(_DURATIONS.read_text(encoding="utf-8"))
+
+
+def is_long(test: str) -> bool:
+    """Return whether only `make test-all` runs the test with an id."""
+    return test.startswith(LONG) or (durations().get(test, 0.0) > SECONDS and not test.startswith(SHORT))
+
+
+def store_durations(tests: Mapping[str, float]) -> None:
+    """Store how many seconds tests took; those that did not run keep theirs."""
+    found = {test: round(took, 1) for test, took in tests.items() if took > SECONDS / 2}
+    kept = {test: took for test, took in durations().items() if test not in tests}
+    _DURATIONS.write_text(json.dumps(kept | found, indent=1, sort_keys=True) + "\n", encoding="utf-8")

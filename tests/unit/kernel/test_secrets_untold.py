@@ -33,7 +33,7 @@ from tests.stories.local import RESTARTING, Program, epochs, master
 from tests.stories.served import Running, holdfast
 
 URL = "https://me:HIDE@h/x"
-FEW_RESTARTS = {**RESTARTING, "restart-strategy.fixed-delay.attempts": "1"}
+FEW_RESTARTS = {**RESTARTING, "restart-strategy.fixed-delay.attempts": "1", "sink.committer.retries": "1"}
 
 
 class Mine(logging.Formatter):

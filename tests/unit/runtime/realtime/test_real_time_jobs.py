@@ -433,6 +433,8 @@ def test_the_watermark_follows_the_slowest_partition(tmp_path: Path) -> None:
 class _OneAfterTheOther(_InTurns):
     """Reads the slow partition when the fast one has given half of its rows, one at a time."""
 
+    ROWS = 200
+
     def poll(self) -> Any:
         time.sleep(0.002)
         self.polled = name = (
