@@ -56,6 +56,7 @@ _ANSWER_SECONDS: Final = 60.0
 _HOST: Final = re.compile(r"[^\s/:@?#\[\]]+|\[[0-9A-Fa-f:.]+\]")
 _CLEARED: Final = ("uploads", "blobs", "spare")
 """Directories in the working directory that are deleted at the start of a job manager."""
+_LOOK_SECONDS: Final = 0.5
 _REQUEST_SECONDS: Final = 60.0
 """Longer than for other servers, because of submissions."""
 
@@ -176,7 +177,11 @@ class JobManager(LeaderContender):
         while True:
             if self._term is None and not is_ending:
                 self._spares.fill(process_environment(), default_options(self._configuration))
-            message, argument = self._messages.get()
+            try:
+                # Python handles a signal that another thread got when this one wakes: without the limit, perhaps never.
+                message, argument = self._messages.get(timeout=_LOOK_SECONDS)
+            except queue.Empty:
+                continue
             term = self._term
             match message:
                 case "granted" if not is_ending:

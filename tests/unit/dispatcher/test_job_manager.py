@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import platform
 import re
 import signal
 import tempfile
@@ -31,6 +33,7 @@ from tests.stories.cluster import Cluster, counted, is_gone, processes_of, rows,
 from tests.stories.process import ROOT
 from tests.stories.served import Running
 
+SYS_TGKILL = 234 if platform.machine() == "x86_64" else 131
 WORDS = ROOT / "tests" / "programs" / "submitted_words.py"
 TEXTS = ("kelp sand kelp", "rock kelp", "sand", "kelp kelp")
 
@@ -489,6 +492,17 @@ def test_as_many_failures_are_told_of_a_job_that_runs_as_were_asked_for(tmp_path
     assert told("?maxExceptions=1") == (1, True)
     assert told("") == (2, False)
     running.end()
+
+
+def test_a_signal_that_another_thread_gets_stops_the_job_manager(alone: Cluster) -> None:
+    """The kernel chooses the thread of a process; the choice is made here, so that it is not the main one."""
+    alone.start()
+    alone.says(0, "leads, in session")
+    manager = alone.managers[0].pid
+    *_, other = sorted(int(thread.name) for thread in Path(f"/proc/{manager}/task").iterdir())
+    assert other != manager
+    assert ctypes.CDLL(None).syscall(SYS_TGKILL, manager, other, signal.SIGTERM) == 0
+    assert alone.managers[0].wait(20) == 0
 
 
 def test_a_job_manager_with_a_directory_of_its_own_is_found_without_the_option(
