@@ -192,7 +192,10 @@ class RestClient:
                 f"The job in {directory.path!r} runs on {elsewhere[0]!r} and can be reached from that host only. Run "
                 "the command there."
             )
-        raise RestError(f"No process runs the job in {directory.path!r}, or its REST interface is off (rest.enable).")
+        raise RestError(
+            f"No process runs the job in {directory.path!r}, or its REST interface is off (rest.enable). Run the "
+            "job, or turn rest.enable on; `holdfast list -a` with this directory shows its status."
+        )
 
     def is_alive(self) -> bool:
         """Return whether the process answers and serves this job."""
