@@ -12,10 +12,10 @@ export DEPENDENCIES
 VENV := .venv$(if $(SPARK),-spark-$(SPARK))$(if $(DEPENDENCIES),-$(DEPENDENCIES))
 PY := $(VENV)/bin/python
 # Several processes, because half of what tests of crashes do is wait, and three quarters of what those with a server do.
-# At most two of them have a Spark beside them, which is busy itself; tests/scheduling.py says which run what.
+# At most two of them use a Spark, which is busy itself; tests/scheduling.py assigns tests to processes.
 PYTEST := $(PY) -m pytest --dist loadscope
 ON_SPARK := tests/spark
-# What is told at length, or again on another server, only `make test-all` tells.
+# Long tests, and tests that repeat others on another server, run in `make test-all` only.
 SHORT := not soak and not long
 ALL := not soak
 # Lines are counted where that costs little: in tests that need no server and no Spark, and are not long.
@@ -23,14 +23,14 @@ COVERED := --cov=holdfast --cov-report=
 STAMP := $(VENV)/.setup-done
 # Halves what the start of a JVM costs; the tests do without where it cannot be written.
 CLASSES := $(VENV)/spark.jsa
-# A broker for the tests of Kafka, 43 MB; without a network they say that they skip.
+# A broker for the tests of Kafka, 43 MB; without a network they are skipped.
 KAFKA := $(VENV)/kafka/.done
-# A YARN for four long tests, 66 MB beside the jars of PySpark; without a network they say that they skip.
+# A YARN for four long tests, 66 MB in addition to the jars of PySpark; without a network they are skipped.
 YARN := $(VENV)/yarn/.done
-# A schema registry for two long tests, 142 MB; without a network they say that they skip.
+# A schema registry for two long tests, 142 MB; without a network they are skipped.
 REGISTRY := $(VENV)/registry/.done
-# The newest Python for the test of the wheel, 60 MB; without a network it takes the newest that the machine has, if CI is
-# not set.
+# The newest Python for the test of the wheel, 60 MB. Without a network, and if CI is not set, the test takes the newest
+# Python of the machine.
 PYTHONS := .pythons
 ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 # The site has an environment of its own, 150 MB, so that its packages restrict no others.
@@ -69,7 +69,7 @@ bench: $(STAMP) ## Measure rows/s against Spark and PyFlink, and what an epoch c
 	$(PY) benchmarks/keyed_count.py
 	$(PY) benchmarks/small_epoch.py
 
-bench-quick: $(STAMP) ## Three minutes: ratios of speed beside those that are committed
+bench-quick: $(STAMP) ## Compare ratios of speed with the committed ones (three minutes)
 	$(PY) benchmarks/quick.py
 
 soak: export EXAMPLES := all
