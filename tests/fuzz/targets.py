@@ -26,17 +26,17 @@ KINDS: Final = {
     "wire frames": ("frame", "query_answer", "query_registration"),
     "REST": ("rest_request", "rest_address", "rest_head", "rest_answer", "job_manager_request"),
     "queries": ("query_request", "query_key"),
-    "what tasks tell and stage": ("barrier_row", "split_record", "staged_rows", "staged_upload"),
-    "what job managers leave and processes tell": (
+    "reports and staged output of tasks": ("barrier_row", "split_record", "staged_rows", "staged_upload"),
+    "files of job managers, messages of job processes": (
         "cluster_marker", "ended_job", "job_manager_address", "process_line", "process_start",
     ),
-    "what tables, topics and directories say of epochs": ("delta_log", "ledger", "marker_record", "table_marker"),
+    "epochs recorded in tables, topics and directories": ("delta_log", "ledger", "marker_record", "table_marker"),
     "messages": ("avro_message", "confluent_message", "csv_message", "debezium_message", "json_message"),
     "files of inputs": (
         "arrow_file", "compressed_lines", "csv_agreement", "csv_lines", "json_agreement", "json_lines", "parquet_file",
         "text_lines",
     ),
-    "what Flink and Spark have left": ("flink_savepoint", "spark_log", "spark_operator"),
+    "savepoints of Flink, checkpoints of Spark": ("flink_savepoint", "spark_log", "spark_operator"),
     "options and types": ("option", "type_text"),
 }  # fmt: skip
 """The targets by what they read."""
