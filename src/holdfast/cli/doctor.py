@@ -140,9 +140,9 @@ def findings(options: Configuration, checkpoint_dir: str | None) -> Iterator[Fin
     yield check_worker_python(options)
     yield from check_extras()
     yield check_slots(_setting(options, "spark.master"), is_real_time=is_real_time)
-    yield check_checkpoint_directory(checkpoint_dir)
-    places = _places(checkpoint_dir)
-    for place in places:
+    found = check_checkpoint_directory(checkpoint_dir)
+    yield found
+    for place in _places(None if found.status == PROBLEM else checkpoint_dir):
         yield check_clock(place)
         yield check_space(place)
 

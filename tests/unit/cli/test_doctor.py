@@ -337,6 +337,10 @@ def test_a_directory_that_does_not_exist_is_a_warning_and_stays_so(tmp_path: Pat
 def test_a_directory_that_cannot_be_written_is_a_problem() -> None:
     found = check_checkpoint_directory("/proc/sys")
     assert found.status == PROBLEM and "/proc/sys" in found.detail and found.remedy
+    said = CliRunner().invoke(main, ["doctor", "--checkpoint-dir", "/proc/sys"]).output
+    assert [line.partition(":")[0] for line in said.splitlines() if "/proc/sys" in line] == [
+        "problem  checkpoint directory"
+    ], "its disk and clock are not checked"
 
 
 def test_a_file_where_the_directory_should_be_is_a_problem(tmp_path: Path) -> None:
