@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-SECONDS: Final = 3.0
+SECONDS: Final = 2.0
 _DURATIONS: Final = Path(__file__).with_name("durations.json")
 
 HISTORIES = "test_every_history_ends_as_in_plain_dicts"
