@@ -107,7 +107,7 @@ def test_a_new_project_is_tested_and_a_machine_is_checked_without_spark(tmp_path
     checked = subprocess.run([program / "holdfast", "doctor"], capture_output=True, text=True, check=False)
     assert (checked.returncode, checked.stderr) == (1, "")
     assert re.search(r"^problem +pyspark: .*\n +-> pip install 'holdfast\[spark\]'", checked.stdout, re.MULTILINE)
-    assert re.search(r"^OK +extra kafka: +no\. If a job needs it: pip install", checked.stdout, re.MULTILINE)
+    assert re.search(r"^OK +extra kafka: +not installed\. If a job needs it: pip install", checked.stdout, re.MULTILINE)
 
 
 @pytest.mark.parametrize("which", ["oldest", "newest"])
