@@ -1,7 +1,7 @@
 """The tests that only `make test-all` runs.
 
-They are those in `LONG`, and those that took more than `SECONDS` when `make durations` ran last, but for those in
-`SHORT`. Both are beginnings of names, so that a contract that many classes fulfil may be long for some of them only.
+They are the tests in `LONG`, and those that took more than `SECONDS` in the last `make durations` and are not in
+`SHORT`. Entries are prefixes of names, so a contract test can be long for some classes only.
 `tests/unit/test_long_tests.py` fails for an entry that names nothing.
 """
 
@@ -338,7 +338,7 @@ SHORT = (
     f"tests/unit/types/test_entries_of_programs.py::{ENTRIES}[as_a_module]",
     "tests/unit/window/test_window_model.py",
 )
-"""What `make test` has although it takes long: of each kind of real server and real failure one test or two."""
+"""Tests that `make test` runs although they are slow: one or two for each kind of real server and real failure."""
 
 
 @cache

@@ -178,7 +178,7 @@ class JobManager(LeaderContender):
             if self._term is None and not is_ending:
                 self._spares.fill(process_environment(), default_options(self._configuration))
             try:
-                # Python handles a signal that another thread got when this one wakes: without the limit, perhaps never.
+                # The kernel may deliver a signal to another thread. Python runs the handler when this thread wakes up.
                 message, argument = self._messages.get(timeout=_LOOK_SECONDS)
             except queue.Empty:
                 continue

@@ -14,7 +14,7 @@ _LOST_TASK: Final = re.compile(r"(?:ost recent failure|reason): (?:Lost task [^:
 _CALL: Final = re.compile(r"(?:[\w.]*Py4J\w*: )?An error occurred while calling [^\n]*\n(?::\s*)?")
 """What Py4J writes before the exception of Java; its number is another one each time."""
 _CONDITION: Final = re.compile(r"[\w.]+: (\[[A-Z][A-Z0-9_.]+\] .*?)\.?(?:\s+SQLSTATE: \w+)?$", re.MULTILINE)
-"""What Spark says in its own words, such as which file it could not read."""
+"""Spark's error condition with its message, which names for example the file that cannot be read."""
 
 
 def first_line(text: str) -> str:

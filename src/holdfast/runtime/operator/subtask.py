@@ -366,8 +366,8 @@ class OperatorSubtask:
 def _check_collection(returned: Any) -> None:
     """Raise for a text or a dict: its characters or keys are not meant as elements.
 
-    Called with the last result of a batch of `process`, because a check of each would be one more call for each
-    element. `flat_map` takes a text for its letters, as in Flink.
+    For `process`, only the last result of a batch is checked: a check of each would cost a call for each element.
+    `flat_map` accepts a text and emits its letters, as in Flink.
     """
     if isinstance(returned, (str, bytes, dict)):
         raise TypeError("one element was returned for a collection of elements")

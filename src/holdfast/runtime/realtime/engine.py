@@ -449,7 +449,7 @@ class RealTimeEngine(Engine):
             if barrier.failure is not None or len(barrier.reports) == number:
                 return barrier.failure
             self._check_tasks()
-            self._send_splits(self._sources.assignments())  # tasks read on while barriers are under way
+            self._send_splits(self._sources.assignments())  # so that new splits do not wait for the barrier
             self._trigger_next(barrier)
             with self._changed:
                 if not any(one.has_news for one in self._barriers.values() if one.failure is None):

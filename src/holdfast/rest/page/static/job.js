@@ -125,7 +125,7 @@ export class JobView {
     if (!hasProcess && !tab.isOfManager) {
       const nothing = "The process of this job has ended, and this page has not seen it run. Log and exceptions are kept.";
       put(this.problem, tab.hasData ? null : h("p", null, nothing));
-      this.content.hidden = !tab.hasData; // cards without anything in them
+      this.content.hidden = !tab.hasData; // its cards are empty
       return;
     }
     try {
