@@ -13,8 +13,8 @@ milliseconds, of the events that were created after the warm-up.
 Spark's own Kafka source is a jar, which there is not for every Spark: `--spark-kafka` names its version, and without it
 only Holdfast reads topics.
 
-With `--table` it also prints where the time of an epoch went, medians of what Spark and Holdfast say and of what
-`stopwatch.py` sees; that is a few lines more to write for each task.
+With `--table` it also prints the parts of an epoch as medians, from the reports of Spark and Holdfast and from
+`stopwatch.py`. Each task then writes a few lines more.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rate", default=RATES, help="events a second, separated by commas (default: %(default)s)")
     parser.add_argument("--warm-up", type=float, default=15, help="seconds after the first row (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=30, help="that are measured (default: %(default)s)")
-    parser.add_argument("--table", action="store_true", help="say where the time of an epoch went, too")
+    parser.add_argument("--table", action="store_true", help="also print the parts of an epoch")
     parser.add_argument("--json", action="store_true", help="print JSON lines only")
     chosen = parser.parse_args(arguments)
     names = chosen_engines(chosen.engine, chosen.source, chosen.spark_kafka)
@@ -272,7 +272,7 @@ def report(found: dict[str, Any], as_json: bool) -> None:
         f"{found['engine']:<16} {found['rate']:>9,} " + " ".join(f"{number:>9,.0f}" for number in numbers), flush=True
     )
     for part, median in found["epoch_ms"].items():
-        print(f"    {part:<36} {median:>9,.1f}")
+        print(f"    {part:<52} {median:>9,.1f}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Where the time of an epoch goes: what Holdfast does at its fault points, its syncs, and when Spark's jobs ran.
+"""Measure the parts of an epoch: the operations at Holdfast's fault points, their syncs, and the jobs of Spark.
 
-`watch` makes a process note how long each operation takes that a fault point guards, and of it the syncs, in a file of
-its own: the driver and each Python worker call it. `jobs_of` asks Spark at the end when its jobs and tasks began and
-ended. `table` makes one table of it.
+The driver and each Python worker call `watch`. Each process then writes a file with the duration of each operation that
+a fault point guards, and of its syncs. `jobs_of` gets the start and the end of jobs and tasks from Spark when a run
+ends. `table` returns the medians of all parts.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ ACCEPT = "accept"
 PARTS = {
     "metadata.write": "document",
     "pointer.write": "pointer",
-    "sink.commit": "commit, beside the next epoch",
+    "sink.commit": "a commit, at the same time as the next epoch",
 }
 PARTS_OF_TASKS = {
-    "run.write": "of it: run",
-    f"run.write{SYNC}": "of it: run, its sync",
-    "sink.stage": "of it: output is staged",
+    "run.write": "of it: writing a run",
+    f"run.write{SYNC}": "of it: the sync of the run",
+    "sink.stage": "of it: staging output",
 }
 _NEWEST = 200
 
@@ -132,10 +132,10 @@ def table(told: Sequence[dict[str, Any]], parts: Sequence[dict[str, Any]], begun
     for said in told:
         if "spark" in said and said["at"] >= begun:
             spark = defaultdict(float, said["spark"])
-            found["what there is to read"].append(spark["latestOffset"] + spark["getBatch"])
+            found["input: finding new files or offsets"].append(spark["latestOffset"] + spark["getBatch"])
             found["Spark's logs"].append(spark["walCommit"] + spark["commitOffsets"])
             found["Spark's planning"].append(spark["queryPlanning"])
-            found["all of a batch"].append(spark["triggerExecution"])
+            found["the whole batch"].append(spark["triggerExecution"])
     began = sorted(at for said in told if (at := said.get("began", 0.0)) >= begun)
     jobs = sorted((said["job"] for said in told if "job" in said), key=lambda job: job["submitted"])
     accepted = sorted(part["at"] for part in parts if part["part"] == ACCEPT)
@@ -143,12 +143,12 @@ def table(told: Sequence[dict[str, Any]], parts: Sequence[dict[str, Any]], begun
         job = next((job for job in jobs if start <= job["submitted"] < end), None)
         if job is None:
             continue
-        found["the job is planned"].append(1000 * (job["submitted"] - start))
-        found["the job is started"].append(1000 * (job["launched"] - job["submitted"]))
+        found["planning the job, including calls into the JVM"].append(1000 * (job["submitted"] - start))
+        found["starting the job, until its first task starts"].append(1000 * (job["launched"] - job["submitted"]))
         found["tasks"].append(1000 * (job["ended"] - job["launched"]))
         barrier = next((at for at in accepted if job["ended"] <= at < end), None)
         if barrier is not None:
-            found["barrier: answers are read and agree"].append(1000 * (barrier - job["ended"]))
+            found["barrier: reading and comparing the reports of tasks"].append(1000 * (barrier - job["ended"]))
     for said in told:
         if "holdfast" in said and said["at"] >= begun:
             found["of it: functions and state"].append(said["holdfast"]["function_ms"])
@@ -159,16 +159,18 @@ def table(told: Sequence[dict[str, Any]], parts: Sequence[dict[str, Any]], begun
 
 
 ORDER = (
-    "what there is to read",
+    "input: finding new files or offsets",
     "Spark's logs",
     "Spark's planning",
-    "the job is planned",
-    "the job is started",
+    "planning the job, including calls into the JVM",
+    "starting the job, until its first task starts",
     "tasks",
     "of it: functions and state",
     *PARTS_OF_TASKS.values(),
-    "barrier: answers are read and agree",
-    *PARTS.values(),
+    "barrier: reading and comparing the reports of tasks",
+    PARTS["metadata.write"],
+    PARTS["pointer.write"],
     "waiting for commits",
-    "all of a batch",
+    PARTS["sink.commit"],
+    "the whole batch",
 )

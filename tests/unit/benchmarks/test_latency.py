@@ -83,19 +83,19 @@ def test_parts_of_an_epoch_are_medians_after_the_warm_up() -> None:
         {"part": "pointer.write", "at": 10.1, "ms": 4.0},
     ]
     assert stopwatch.table(told, parts, begun=9.8) == {
-        "what there is to read": 5.0,
+        "input: finding new files or offsets": 5.0,
         "Spark's logs": 4.0,
         "Spark's planning": 6.0,
-        "the job is planned": 20.0,
-        "the job is started": 10.0,
+        "planning the job, including calls into the JVM": 20.0,
+        "starting the job, until its first task starts": 10.0,
         "tasks": 50.0,
         "of it: functions and state": 7.0,
-        "of it: run": 3.0,
-        "of it: run, its sync": 2.0,
-        "barrier: answers are read and agree": 10.0,
+        "of it: writing a run": 3.0,
+        "of it: the sync of the run": 2.0,
+        "barrier: reading and comparing the reports of tasks": 10.0,
         "pointer": 4.0,
         "waiting for commits": 0.5,
-        "all of a batch": 90.0,
+        "the whole batch": 90.0,
     }
 
 
