@@ -6,7 +6,7 @@ Both servers run in processes of their own and answer through `LocalStates` from
 a request and read an answer with the same code (`Question`). They take turns in each round. Flight carries a request
 as the body of an action (`action`), or as a message of an exchange that stays open (`exchange`, one stream a thread,
 which knows no deadline of a single message). pyarrow has no asyncio for Flight: there it runs through 64 threads.
-`--stories` tells what each of them does when something fails; see `flight_stories.py`.
+`--stories` shows what each of them does when something fails; see `stories.py`.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--keys", type=int, default=100_000, help="rows of the state (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds in which the two take turns")
     parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
-    parser.add_argument("--stories", action="store_true", help="tell what happens when something fails, and no numbers")
+    parser.add_argument("--stories", action="store_true", help="show what happens when something fails; no numbers")
     parser.add_argument("--json", action="store_true", help="print JSON lines only")
     chosen = parser.parse_args(arguments)
     keys = [f"key-{number:08d}" for number in range(chosen.keys)]
