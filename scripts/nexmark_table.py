@@ -68,9 +68,9 @@ def with_table(results: str, lines: Iterable[str] = ()) -> str:
 
 
 def table(measured: Measured) -> str:
-    """Events a second of each query and engine, what Holdfast makes of its peers, and the median of these."""
+    """Events a second of each query and engine, the ratios of Holdfast to its peers, and their medians."""
     queries = sorted({query for query, _ in measured}, key=lambda query: int(query[1:]))
-    ratios = ("of Flink SQL", "of it without keys", "times PyFlink")
+    ratios = ("of Flink SQL", "of Flink SQL without keys", "of PyFlink")
     lines = [
         f"| events/s | {' | '.join((*ENGINES.values(), *ratios))} | Holdfast, s | Flink SQL, s |",
         "|---|" + "---:|" * 8 + "---|---|",
@@ -88,16 +88,16 @@ def table(measured: Measured) -> str:
 def _medians(measured: Measured) -> Iterable[str]:
     everything = sorted({query for query, _ in measured})
     for peer, queries, what in (
-        ("flink-sql", BY_COLUMNS, "Of Flink SQL, queries that run by columns"),
-        ("flink-sql", JOINS, "Of Flink SQL with primary keys, joins"),
-        ("flink-sql-without-keys", JOINS, "Of Flink SQL without primary keys, joins"),
-        ("pyflink", everything, "Times PyFlink"),
+        ("flink-sql", BY_COLUMNS, "Ratio to Flink SQL, queries that run by columns"),
+        ("flink-sql", JOINS, "Ratio to Flink SQL with primary keys, joins"),
+        ("flink-sql-without-keys", JOINS, "Ratio to Flink SQL without primary keys, joins"),
+        ("pyflink", everything, "Ratio to PyFlink"),
     ):
         found = {query: ratio for query in queries if (ratio := _ratio(measured, query, peer)) is not None}
         if found:
             least = min(found, key=lambda query: found[query])
             median = statistics.median(found.values())
-            yield f"{what}: {len(found)} measured, the median is {median:.2f}, the least {found[least]:.2f} ({least})."
+            yield f"{what}: {len(found)} measured, median {median:.2f}, lowest {found[least]:.2f} ({least})."
 
 
 def _ratio(measured: Mapping[tuple[str, str], Mapping[str, Any]], query: str, peer: str) -> float | None:

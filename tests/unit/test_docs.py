@@ -313,9 +313,9 @@ def test_the_table_of_nexmark_takes_a_run_in_pieces_and_the_later_of_two_results
 
     assert "| q5 | 300,000 | 400,000 | - | - | 1,200 | 0.75 | - | 250 | 1.0, 2.5 | 1.0, 2.5 |\n" in found
     assert "\n| q20 | 4 | 8 | 2 | - | - | 0.50 | 2.00 | - | 1.0, 2.5 |" in found
-    assert "Of Flink SQL with primary keys, joins: 1 measured, the median is 0.50, the least 0.50 (q20).\n" in found
-    assert "Of Flink SQL without primary keys, joins: 1 measured, the median is 2.00, the least 2.00 (q20).\n" in found
-    assert "Of Flink SQL, queries that run by columns: 1 measured, the median is 0.75, the least 0.75 (q5).\n" in found
+    assert "Ratio to Flink SQL with primary keys, joins: 1 measured, median 0.50, lowest 0.50 (q20).\n" in found
+    assert "Ratio to Flink SQL without primary keys, joins: 1 measured, median 2.00, lowest 2.00 (q20).\n" in found
+    assert "Ratio to Flink SQL, queries that run by columns: 1 measured, median 0.75, lowest 0.75 (q5).\n" in found
     block = found[found.index("```json") :].splitlines()[1:-2]
     assert block == [line("q5", "holdfast", 300_000), old.splitlines()[0], pieces[-1], *joins]
     assert found.startswith("# Nexmark\n<!-- table -->\n| events/s |") and found.endswith("```\nend\n")
