@@ -110,7 +110,7 @@ class Faults:
         return Struck("killed", "busy worker")
 
     def _stop(self) -> Struck | None:
-        member = self._member("stopped and went on")
+        member = self._member("stopped and continued")
         return None if member is None else _stopped(member)
 
     def _move_clock(self) -> Struck | None:
@@ -119,7 +119,7 @@ class Faults:
             return None
         of_drivers = map(self._members_of, self._site.drivers)
         machine = next((members for members in of_drivers if first in members and self._chance.random() < 0.3), None)
-        named = f"{machine[0].kind} and all it started" if machine else first.kind
+        named = f"{machine[0].kind} and its processes" if machine else first.kind
         return self._moved(named, machine or [first])
 
     def _move_clock_of_server(self) -> Struck:
@@ -148,7 +148,7 @@ class Faults:
                 proxy.mend()
 
         named = "driver" if self._site.leads(driver) else "standby's driver"
-        return Struck("cut off in silence" if in_silence else "cut off", named, _LONGER_THAN_THE_LEASE, mend)
+        return Struck("data dropped" if in_silence else "connections reset", named, _LONGER_THAN_THE_LEASE, mend)
 
     def _fill_disk(self) -> Struck:
         ballast = self._site.disk / "ballast"
@@ -165,7 +165,7 @@ class Faults:
     def _stop_server(self) -> Struck:
         server = self._chance.choice(_servers_of(self._site))
         server.suspend()
-        return Struck("stopped and went on", "server", _LONGER_THAN_THE_LEASE, server.resume)
+        return Struck("stopped and continued", "server", _LONGER_THAN_THE_LEASE, server.resume)
 
     def _stop_real_server(self) -> Struck:
         return _stopped(self._chance.choice(real_api_servers()))
@@ -173,7 +173,7 @@ class Faults:
 
 def _stopped(member: Member) -> Struck:
     member.send(signal.SIGSTOP)
-    return Struck("stopped and went on", member.kind, _LONGER_THAN_THE_LEASE, lambda: member.send(signal.SIGCONT))
+    return Struck("stopped and continued", member.kind, _LONGER_THAN_THE_LEASE, lambda: member.send(signal.SIGCONT))
 
 
 def _servers_of(site: Site) -> Sequence[ZooKeeperServer | ApiServer]:

@@ -1,4 +1,4 @@
-"""Rounds of chaos: pay, strike, mend, and see that everything paid is shown once and rightly."""
+"""Rounds of chaos: send payments, inject a fault, end it, and check that each payment is in the output exactly once."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tests.chaos.watch import Watch
 from tests.programs.chaos_job import DISORDER
 
 _HEAD: Final = """\
-| kind | engine | seed | rounds | payments, each shown once and rightly | starts of drivers | checkpoints read | \
-answers of the replica | files at most | seconds until everything was shown, median | at most |
+| kind | engine | seed | rounds | payments | starts of drivers | checkpoints read | \
+answers of the replica | files at most | seconds until the output was complete, median | at most |
 | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"""
 
 PATIENCE: Final = 600.0
@@ -68,8 +68,8 @@ class Report:
 
     def __str__(self) -> str:
         return (
-            f"{self.name}, seed {self.seed}: {self.rounds} rounds, {self.payments:,} payments shown once and rightly; "
-            f"everything was shown {median(self._seconds):.1f} s after the mending in the median, "
+            f"{self.name}, seed {self.seed}: {self.rounds} rounds, {self.payments:,} payments, each correct and once; "
+            f"the output was complete {median(self._seconds):.1f} s after the end of a fault in the median, "
             f"{max(self._seconds):.1f} s at most{''.join(f'; {why}' for why in self.left_out)}"
         )
 

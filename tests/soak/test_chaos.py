@@ -13,15 +13,15 @@ from tests.chaos.site import EPOCHS, KINDS, REAL_TIME
 from tests.services.kubernetes.cluster import REAL
 
 ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "50"))
-PROCESSES = {"killed", "stopped and went on", "clock moved"}
+PROCESSES = {"killed", "stopped and continued", "clock moved"}
 FAULTS = {kind: PROCESSES | {"disk full"} for kind in KINDS}
-FAULTS["zookeeper"] |= {"cut off", "cut off in silence"}
-FAULTS["kubernetes"] |= {"cut off", "cut off in silence"}
+FAULTS["zookeeper"] |= {"connections reset", "data dropped"}
+FAULTS["kubernetes"] |= {"connections reset", "data dropped"}
 OF_SERVERS = {
     "none": set[str](),
     "filesystem": set[str](),
     "zookeeper": PROCESSES,
-    "kubernetes": {"stopped and went on"} if os.environ.get(REAL) else PROCESSES,
+    "kubernetes": {"stopped and continued"} if os.environ.get(REAL) else PROCESSES,
 }
 A_DEAL = 12
 """In so many rounds each fault has come, if there always was somebody to strike."""
