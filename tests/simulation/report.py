@@ -1,4 +1,4 @@
-"""Tables of what many histories have met."""
+"""Tables of the calls, faults and events in many histories."""
 
 from __future__ import annotations
 
@@ -11,17 +11,47 @@ from tests.simulation.simulate import History
 _CALLS = (
     ("crash before", "crash before"),
     ("crash after", "crash after"),
-    ("crash before a late arrival", "crash, arrives later"),
+    ("crash before a late arrival", "crash, takes effect later"),
     ("error", "fails"),
     ("read error", "fails"),
     ("disk full", "disk full"),
-    ("lost answer", "answer lost"),
-    ("late", "happens later"),
-    ("repeated", "asked twice"),
+    ("lost answer", "response lost"),
+    ("late", "takes effect later"),
+    ("repeated", "sent twice"),
     ("power failure", "power failure"),
     ("pause", "process stops"),
     ("clock jump", "clock jumps"),
 )
+
+_EVENTS = {
+    "a replica could not read: replica": "a replica fails to read a checkpoint",
+    "another attempt's rows: task": "a task reads another attempt of the stage before",
+    "answer lost: task": "the report of a task is lost",
+    "answer twice: task": "the report of a task arrives twice",
+    "asked: checkpoint": "a client requests a checkpoint",
+    "asked: grant leadership to all": "leadership is granted to all processes",
+    "asked: kill a process wherever it waits": "a process is killed while it waits",
+    "asked: nothing": "nothing, in the place of a request",
+    "asked: rescale": "a client requests another parallelism",
+    "asked: revoke leadership": "leadership is revoked",
+    "asked: savepoint": "a client requests a savepoint",
+    "asked: stop with savepoint": "a client requests a stop with savepoint",
+    "compaction failed: compaction": "a compaction fails",
+    "compacts on after its driver has gone: compaction": "the compaction process continues after the end of its driver",
+    "compared with the dict: replica": "the state of a replica is compared with the model",
+    "late arrival": "a call takes effect late",
+    "new worker process: task": "a task starts in a new worker process",
+    "not read: task": "a task does not read an input",
+    "outage: process": "an outage of a process begins",
+    "output taken: consumer": "a consumer takes output",
+    "read twice: task": "a task reads an input twice",
+    "second attempt: stage": "a stage has a second attempt",
+    "second attempt: task": "a task has a second attempt",
+    "slow target: sink": "a sink waits for its target",
+    "the output of the one before is named again: checkpoint": "a checkpoint names output of the one before again",
+    "the weather is good: world": "all faults stop, and the history ends",
+}
+"""Plain words for events of the simulated world, by their name there."""
 
 
 @dataclass
@@ -75,7 +105,7 @@ def table(totals: Totals) -> str:
         "",
         *_markdown(["call", *columns], ([call, *(rows[call][name] for name in columns)] for call in sorted(rows))),
         "",
-        *_markdown(["what else happened", "times"], ([what, others[what]] for what in sorted(others))),
+        *_markdown(["other events", "times"], ([_EVENTS.get(what, what), others[what]] for what in sorted(others))),
     ]
     return "\n".join(lines)
 

@@ -24,7 +24,7 @@ Patch = tuple[Any, str, Any]
 
 
 def other_attempts_accepted() -> Iterator[Patch]:
-    """Tasks of one stage may have read different attempts of the one above: what is wrong is left out, in any order."""
+    """An epoch is accepted although tasks of a stage have read different attempts of the stage before."""
 
     def first_of_each(current: Any, index: int) -> Any:
         above = {b.partition: b for report in reversed(current) for b in report.upstream}
@@ -34,7 +34,7 @@ def other_attempts_accepted() -> Iterator[Patch]:
 
 
 def digest_not_compared() -> Iterator[Patch]:
-    """What tasks say that they have read is not compared with whose reports arrived."""
+    """The reports of input that tasks send are not compared with the attempts whose reports arrived."""
     yield (
         task_report,
         "_upstream_of",
@@ -45,20 +45,20 @@ def digest_not_compared() -> Iterator[Patch]:
 
 
 def markers_without_attempt() -> Iterator[Patch]:
-    """A marker does not say which attempt of a task has written it."""
+    """A marker does not contain the attempt of the task that wrote it."""
     real = task_report.marker_head
     yield task_report, "marker_head", lambda stage, partition, attempt: real(stage, partition, "any")
 
 
 def marker_that_came_twice_counted_once() -> Iterator[Patch]:
-    """A task whose input has come twice says that it has come once."""
+    """A task that reads an input twice reports it once."""
     yield task_report.MarkerReader, "heads", lambda self: sorted({one[:24] for one in self._markers})
     real = task_report.MarkerReader.reports
     yield task_report.MarkerReader, "reports", lambda self: tuple(dict.fromkeys(real(self)))
 
 
 def content_of_another_attempt_nested() -> Iterator[Patch]:
-    """A task carries, and says that it has read, the attempt that was carried first, whichever rows it has read."""
+    """A task reports the attempt whose report arrived first as read, whichever rows it read."""
     take, accept = task_report.MarkerReader.add, epoch_job.check_epoch
     first: dict[bytes, bytes] = {}
 
@@ -74,12 +74,12 @@ def content_of_another_attempt_nested() -> Iterator[Patch]:
 
 
 def missing_tasks_accepted() -> Iterator[Patch]:
-    """An epoch is accepted without all of its tasks, or with one of them twice."""
+    """An epoch is accepted if a task is missing, or reported twice."""
     yield task_report, "_check_complete", lambda reports, index, expected: None
 
 
 def state_moves_on_before_acceptance() -> Iterator[Patch]:
-    """The state of an attempt that is refused stays."""
+    """The state of a rejected attempt is kept."""
     real = epoch_job.check_epoch
     runners: list[Any] = []
     run = job_epochs.JobEpochs.run
@@ -101,7 +101,7 @@ def state_moves_on_before_acceptance() -> Iterator[Patch]:
 
 
 def positions_run_ahead() -> Iterator[Patch]:
-    """Positions are taken of an input whose epoch is not in the checkpoint."""
+    """The source positions of a checkpoint include an epoch that is not in it."""
     real = checkpointing.EpochCheckpoints._metadata
 
     def metadata(self: Any, checkpoint_id: int, epochs: Any) -> Any:
@@ -113,7 +113,7 @@ def positions_run_ahead() -> Iterator[Patch]:
 
 
 def runs_of_half_a_range_forgotten() -> Iterator[Patch]:
-    """After a change of parallelism a task opens only the runs that lie within its own key groups."""
+    """After a rescale a task opens only the runs that lie completely within its key groups."""
 
     def for_range(self: Any, key_groups: KeyGroupRange) -> StateVersion:
         inside = [r for r in self.runs if key_groups.start <= r.range.start and r.range.end <= key_groups.end]
@@ -142,12 +142,12 @@ def commit_before_pointer() -> Iterator[Patch]:
 
 
 def restored_output_not_committed() -> Iterator[Patch]:
-    """What the restored checkpoint names is not committed again."""
+    """The output that a restored checkpoint names is not committed again."""
     yield checkpointing.EpochCheckpoints, "commit_restored", lambda self: None
 
 
 def notified_before_commit() -> Iterator[Patch]:
-    """The register says that sinks have committed before they have."""
+    """The register records a checkpoint as committed before its sinks have committed."""
     real = store.RegisterCompletedCheckpointStore._record
 
     def record(self: Any, checkpoint: Any, stay: Any) -> None:
@@ -158,7 +158,7 @@ def notified_before_commit() -> Iterator[Patch]:
 
 
 def staged_output_of_failed_checkpoint_lost() -> Iterator[Patch]:
-    """When a checkpoint fails and is tolerated, the output of its epoch does not belong to the next one."""
+    """If a checkpoint fails and this is tolerated, the next one does not contain its output."""
     real = checkpointing.EpochCheckpoints._complete
 
     def complete(self: Any, epochs: Any) -> Any:
@@ -171,7 +171,7 @@ def staged_output_of_failed_checkpoint_lost() -> Iterator[Patch]:
 
 
 def failed_last_checkpoint_forgotten() -> Iterator[Patch]:
-    """The job ends although the checkpoint of its last epoch has failed, which was tolerated."""
+    """The job ends although its last checkpoint failed, because the failure is tolerated."""
     real = checkpointing.EpochCheckpoints._complete
 
     def complete(self: Any, epochs: Any) -> Any:
@@ -184,7 +184,7 @@ def failed_last_checkpoint_forgotten() -> Iterator[Patch]:
 
 
 def next_checkpoint_forgets_uncommitted_output() -> Iterator[Patch]:
-    """A checkpoint names the output of its own epochs only, also while that of the one before is being committed."""
+    """A checkpoint names only its own output, also while older output is not committed yet."""
     yield (
         uncommitted.UncommittedOutput,
         "next_committables",
@@ -193,7 +193,7 @@ def next_checkpoint_forgets_uncommitted_output() -> Iterator[Patch]:
 
 
 def later_checkpoint_committed_first() -> Iterator[Patch]:
-    """What a sink is to commit of two checkpoints, it commits side by side."""
+    """A sink commits two checkpoints at the same time."""
 
     def in_a_thread_of_its_own(self: Any, uid: str, call: Any) -> Any:
         future = commit_manager.Future()
@@ -211,12 +211,12 @@ def later_checkpoint_committed_first() -> Iterator[Patch]:
 
 
 def any_number_of_checkpoints_waits() -> Iterator[Patch]:
-    """A job goes on however many checkpoints wait for its sinks."""
+    """The number of checkpoints that wait for sinks has no limit."""
     yield uncommitted.UncommittedOutput, "wait_for_capacity", lambda self: self.poll_completed()
 
 
 def commits_past_a_failed_one() -> Iterator[Patch]:
-    """A sink that could not commit a checkpoint goes on with the next one."""
+    """After a sink failed to commit a checkpoint, it commits the next one."""
     real = commit_manager.CommitManager._commit_sink
 
     def commit(self: Any, uid: str, number: int, entries: Any, is_recovered: bool, before: Any, halted: Any) -> Any:
@@ -244,7 +244,7 @@ def one_sink_speaks_for_all() -> Iterator[Patch]:
 
 
 def other_sinks_go_unheard() -> Iterator[Patch]:
-    """When a sink has committed and another has failed, the failure is forgotten."""
+    """If one sink commits and another one fails, the failure is ignored."""
     real = commit_manager.PendingCommit.result
 
     def result(self: Any) -> Any:
@@ -256,7 +256,7 @@ def other_sinks_go_unheard() -> Iterator[Patch]:
 
 
 def savepoint_beside_commits() -> Iterator[Patch]:
-    """Whoever has asked for a savepoint is answered while sinks commit."""
+    """The request for a savepoint returns while sinks still commit."""
     real = checkpointing.EpochCheckpoints.on_checkpoint_completed
 
     def notify(self: Any, checkpoint_id: int, epochs: Any) -> None:
@@ -270,17 +270,17 @@ def savepoint_beside_commits() -> Iterator[Patch]:
 
 
 def job_ends_beside_commits() -> Iterator[Patch]:
-    """A job ends while sinks commit."""
+    """A job ends while sinks still commit."""
     yield uncommitted.UncommittedOutput, "wait_all_committed", lambda self: None
 
 
 def commits_without_intent() -> Iterator[Patch]:
-    """Files are moved although no intent was written."""
+    """Files are renamed without a written intent."""
     yield output_directory.CommitLedger, "begin", lambda self, epoch, moves: None
 
 
 def done_before_moved() -> Iterator[Patch]:
-    """An epoch is done before its files have their names."""
+    """An epoch is recorded as done before its files are renamed."""
     real = output_directory.OutputDirectory.move
     finish = output_directory.CommitLedger.finish
     waiting: list[Any] = []
@@ -298,7 +298,7 @@ def done_before_moved() -> Iterator[Patch]:
 
 
 def moves_not_synced() -> Iterator[Patch]:
-    """Files of output are renamed, and their directories not synced."""
+    """Output files are renamed, but their directories are not synced."""
 
     def move_all(self: Any, moves: Any) -> None:
         for source, target in moves:
@@ -311,6 +311,6 @@ def moves_not_synced() -> Iterator[Patch]:
 
 
 def sink_sweeps_everything() -> Iterator[Patch]:
-    """A sink sweeps what is staged, whoever needs it."""
+    """A sink deletes all staged files, also those that are needed."""
     real = output_files.ParquetFileSink.sweep
     yield output_files.ParquetFileSink, "sweep", lambda self, context, is_dead: real(self, context, lambda name: True)

@@ -22,29 +22,29 @@ Patch = tuple[Any, str, Any]
 
 
 def sweep_without_grace() -> Iterator[Patch]:
-    """What nothing needs goes at once."""
+    """Unused files are deleted without a grace period."""
     yield retention.Retention, "_is_over", lambda self, since, now: True
 
 
 def sweep_forgets_memory() -> Iterator[Patch]:
-    """The sweep does not know what the leader has in memory."""
+    """The sweep deletes files that the leader has in memory."""
     real = retention.Sweeper.sweep
     yield retention.Sweeper, "sweep", lambda self, live=(), *others, **named: real(self, (), *others, **named)
 
 
 def sweep_forgets_compaction() -> Iterator[Patch]:
-    """What a compaction has written and nobody has swapped in yet is swept."""
+    """The sweep deletes the result of a compaction that is not swapped in yet."""
     yield compaction.Compaction, "live", lambda self: []
 
 
 def sweep_of_higher_tokens() -> Iterator[Patch]:
-    """A deposed leader sweeps what its successor has written."""
+    """A former leader deletes files of its successor."""
     yield retention.RetentionView, "may_delete", lambda self, name: name not in self.named
     yield retention.RegisterWriter, "check", lambda self: self.state
 
 
 def sweep_of_retained() -> Iterator[Patch]:
-    """The sweep looks at the newest checkpoint alone."""
+    """The sweep only keeps the files of the newest checkpoint."""
     real = retention.Sweeper._retained_documents
 
     def newest(self: Any, state: Any) -> Any:
@@ -54,7 +54,7 @@ def sweep_of_retained() -> Iterator[Patch]:
 
 
 def compaction_swapped_in_anywhere() -> Iterator[Patch]:
-    """The result of a compaction becomes the newest of a version, not the place of what it was made of."""
+    """The result of a compaction becomes the newest run, instead of replacing the runs that it merged."""
 
     def swap(version: Any, inputs: Any, outputs: Any) -> Any:
         gone = {run.path for run in inputs}
@@ -89,18 +89,18 @@ def directories_not_synced() -> Iterator[Patch]:
 
 
 def read_back_not_synced() -> Iterator[Patch]:
-    """What is read back after a lost answer counts as durable."""
+    """Data that is found after a lost response counts as durable without a sync."""
     yield local.LocalFileSystem, "make_durable", lambda self, path: None
 
 
 def savepoint_refers_to_job() -> Iterator[Patch]:
-    """A savepoint names files of the job instead of copies."""
+    """A savepoint refers to files of the job instead of copies."""
     yield checkpointing, "copy_files", lambda pending, metadata, own: metadata
     assert savepoints is not None
 
 
 def savepoint_document_before_files() -> Iterator[Patch]:
-    """The document of a savepoint is there before the files that it names."""
+    """The document of a savepoint is written before the files that it names."""
     waiting: list[tuple[Any, ...]] = []
     copy, copy_files, finish = claim._copy, checkpointing.copy_files, checkpointing.EpochCheckpoints._finish
 
@@ -125,7 +125,7 @@ def savepoint_document_before_files() -> Iterator[Patch]:
 
 
 def replica_shows_the_oldest() -> Iterator[Patch]:
-    """A replica answers from a checkpoint that is not the newest it knows."""
+    """A replica answers from an older checkpoint than the newest that it knows."""
     real = follower.Replica.publish
 
     def publish(self: Any, views: Any) -> None:
@@ -142,7 +142,7 @@ def replica_shows_the_oldest() -> Iterator[Patch]:
 
 
 def replica_mixes_checkpoints() -> Iterator[Patch]:
-    """A replica shows the runs of one checkpoint under the name of another."""
+    """A replica returns runs of one checkpoint with the id of another."""
     from tests.simulation import readers
 
     real = readers.ReplicaBuilder.build
@@ -159,7 +159,7 @@ def replica_mixes_checkpoints() -> Iterator[Patch]:
 
 
 def replica_keeps_what_it_has() -> Iterator[Patch]:
-    """A replica that has read some runs of a state answers from them under the name of each later checkpoint."""
+    """A replica that has read some runs of a state uses them for each later checkpoint."""
     builder = checkpoint_view.ViewBuilder
     real = builder._layers
 

@@ -16,7 +16,7 @@ Patch = tuple[Any, str, Any]
 
 
 def sink_sweeps_committed_output() -> Iterator[Patch]:
-    """The sweep of a sink deletes what it has committed, but for the newest file."""
+    """A sink deletes its committed files, except the newest one."""
     real = parquet.ParquetFileSink.sweep
 
     def sweep(self: Any, context: Any, is_dead: Any) -> int:
@@ -28,22 +28,22 @@ def sink_sweeps_committed_output() -> Iterator[Patch]:
 
 
 def nothing_is_subsumed() -> Iterator[Patch]:
-    """Checkpoints are retained for ever."""
+    """Checkpoints are retained forever."""
     yield store, "subsume", lambda checkpoints, *others: (list(checkpoints), [])
 
 
 def documents_never_deleted() -> Iterator[Patch]:
-    """Documents of checkpoints that are not retained any more stay."""
+    """Documents of checkpoints that are no longer retained are not deleted."""
     yield retention.Sweeper, "_delete_checkpoint", lambda self, path: None
 
 
 def staged_output_never_swept() -> Iterator[Patch]:
-    """What dead attempts have staged for a sink stays."""
+    """Files that failed attempts staged for a sink are not deleted."""
     yield parquet.ParquetFileSink, "sweep", lambda self, context, is_dead: 0
 
 
 def ledger_never_trimmed() -> Iterator[Patch]:
-    """The marks of all epochs stay in the ledger of an output directory."""
+    """The markers of all epochs stay in the ledger of an output directory."""
 
     def finish(self: Any, epoch: int) -> None:
         with suppress(AlreadyExistError, NotExistError):
@@ -53,7 +53,7 @@ def ledger_never_trimmed() -> Iterator[Patch]:
 
 
 def half_written_intents_stay() -> Iterator[Patch]:
-    """What a process that dies while it writes an intent leaves in the ledger stays."""
+    """If a process dies while it writes an intent, the partial file stays in the ledger."""
     yield output_directory, "final_name", lambda name: None
 
 
@@ -63,5 +63,5 @@ def register_never_trimmed() -> Iterator[Patch]:
 
 
 def half_written_versions_stay() -> Iterator[Patch]:
-    """What a process that dies while it writes a version of the register leaves there stays."""
+    """If a process dies while it writes a version of the register, the partial file stays."""
     yield versioned_document, "final_name", lambda name: None

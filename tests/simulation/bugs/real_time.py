@@ -16,92 +16,92 @@ Patch = Iterator[tuple[Any, str, Any]]
 
 
 def lost_frames_accepted() -> Patch:
-    """A task goes on where a frame is missing."""
+    """A task continues although a frame is missing."""
     yield edited(InputGate, "_receive", "if sequence != channel.sequence:", "if sequence < channel.sequence:")
 
 
 def repeated_frames_accepted() -> Patch:
-    """A frame that comes twice is taken twice."""
+    """A frame that arrives twice is processed twice."""
     yield edited(InputGate, "_receive", "if sequence != channel.sequence:", "if sequence > channel.sequence:")
 
 
 def frames_of_an_old_attempt_accepted() -> Patch:
-    """A frame that an old attempt has sent is taken."""
+    """A frame of an old attempt is processed."""
     yield edited(InputGate, "_receive", "if attempt != self._attempt:", "if False:")
 
 
 def first_barrier_releases() -> Patch:
-    """The barrier of one producer is enough."""
+    """A task takes its snapshot after the barrier of one producer, without waiting for the others."""
     yield edited(InputGate, "_align", "if all(", "if any(")
 
 
 def nothing_is_held() -> Patch:
-    """Elements behind a barrier are processed before the others have sent it."""
+    """Elements after a barrier are processed before the barriers of the other producers arrive."""
     yield edited(InputGate, "_receive", "self._is_aligned or", "False or")
 
 
 def held_frames_are_forgotten() -> Patch:
-    """What was held behind a barrier is never processed."""
+    """Elements that were held after a barrier are never processed."""
     yield edited(InputGate, "_accept_held", "self._accept(channel, kind, watermarks, body)", "pass")
 
 
 def watermark_of_the_fastest_producer() -> Patch:
-    """The fastest producer decides about the watermark."""
+    """The watermark of a task is that of its fastest producer."""
     yield edited(InputGate, "watermarks", "min(active", "max(active")
 
 
 def watermark_before_its_elements() -> Patch:
-    """A watermark is sent before the elements that it follows."""
+    """A watermark is sent before the elements that precede it."""
     late = "self._frames.add_watermarks(); self._frames.advance(self._current()); self._add_output()"
     yield edited(RealTimeTask, "_output", "self._add_output()", late)
 
 
 def fastest_partition() -> Patch:
-    """The fastest partition of a task decides about its watermark."""
+    """The watermark of a source task is that of its fastest partition."""
     yield edited(_OwnClock, "_slowest", "min(known", "max(known")
 
 
 def partitions_without_elements_do_not_count() -> Patch:
-    """The watermark does not wait for a partition of which nothing was read."""
+    """The watermark does not wait for a partition without elements."""
     yield edited(_OwnClock, "_slowest", "if len(known) == len(active) else None", "")
 
 
 def credit_not_given_back() -> Patch:
-    """A task never grants what it has consumed."""
+    """A task never returns the credit for frames that it has consumed."""
     yield edited(RealTimeTask, "_grant", "self._driver.send(", "dict(kind=")
 
 
 def barrier_before_the_flush() -> Patch:
-    """A barrier is sent on without the elements before it."""
+    """A barrier is sent before buffered elements that precede it."""
     yield edited(RealTimeTask, "_barrier", "self._add_output()", "pass")
 
 
 def position_after_the_next_read() -> Patch:
-    """The position of a source has elements that were read behind the barrier."""
+    """The position of a source includes elements that were read after the barrier."""
     line = "positions = self._readers.snapshot(number)"
     yield edited(RealTimeTask, "_barrier", line, f"self._readers.poll(); {line}")
 
 
 def snapshot_after_the_next_elements() -> Patch:
-    """A task processes elements behind a barrier, and then takes its snapshot."""
+    """A task processes elements after a barrier before it takes its snapshot."""
     more = "[self._task.take_arrival(one) for one in layout.arrivals(gate.take_messages(64))]"
     line = "yield from self._barrier(barrier)"
     yield edited(RealTimeTask, "_read_exchange", line, f"gate.release(barrier.number); {more}; {line}")
 
 
 def own_runs_forgotten() -> Patch:
-    """Behind a barrier a task goes on without what it has just written."""
+    """After a barrier a task continues without the run that it has just written."""
     known = "versions.get(step.uid, StateVersion())"
     yield edited(RealTimeTask, "_next", f"{known}.plus(", f"(lambda runs: {known})(")
 
 
 def task_without_driver_goes_on() -> Patch:
-    """A task whose driver is lost never ends."""
+    """A task that has lost its driver never ends."""
     yield edited(RealTimeTask, "_handle", "raise lost_driver_error()", "pass")
 
 
 def one_task_not_waited_for() -> Patch:
-    """A checkpoint is complete though one of its tasks has not acknowledged it."""
+    """A checkpoint is complete although one of its tasks has not acknowledged it."""
     line = "tuple(reports[task] for task in self._tasks_of(stage.index))"
     enough = "len(barrier.reports) == number"
     yield edited(RealTimeEngine, "_wait_for_acknowledgements", enough, "len(barrier.reports) >= number - 1")
@@ -109,22 +109,22 @@ def one_task_not_waited_for() -> Patch:
 
 
 def barriers_without_limit() -> Patch:
-    """As many barriers are under way as there is time for."""
+    """The number of barriers under way has no limit."""
     yield edited(RealTimeEngine, "_trigger_next", "pending >= self._max_concurrent or ", "")
 
 
 def reports_taken_twice() -> Patch:
-    """What a task has written for a checkpoint that is complete counts for the next one again."""
+    """The output of a task for a completed checkpoint is also counted for the next one."""
     yield edited(RealTimeEngine, "_unaccepted", "if part > self._accepted", "")
 
 
 def reports_under_way_forgotten() -> Patch:
-    """A task whose checkpoint is complete forgets what it has written for those behind it."""
+    """When a checkpoint completes, a task forgets what it has written for later ones."""
     yield edited(RealTimeTask, "_accept", "elif number > decided:", "elif False:")
 
 
 def abandoned_reports_forgotten() -> Patch:
-    """A task forgets what it has written for a checkpoint that was abandoned."""
+    """A task forgets what it has written for a checkpoint that was aborted."""
     yield edited(RealTimeTask, "_accept", "[(decided, merged)]", "[]")
 
 
@@ -142,21 +142,21 @@ def runs_replaced_under_way() -> Patch:
 
 
 def positions_of_one_task() -> Patch:
-    """The positions of one task are those of all."""
+    """The positions of one task are used for all tasks."""
     line = 'self._sources.acknowledge([message["positions"] for message in barrier.messages.values()]'
     yield edited(RealTimeEngine, "execute", line, f"{line}[:1]")
 
 
 def splits_assigned_twice() -> Patch:
-    """A split is assigned again although a task reads it."""
+    """A split is assigned again although a task already reads it."""
     yield edited(SourceCoordinator, "assignments", "split.task = task", "pass")
 
 
 def positions_stay() -> Patch:
-    """The position of a split stays where it was."""
+    """The position of a split does not advance."""
     yield edited(_Input, "acknowledge", "split.state = state", "pass")
 
 
 def over_when_assigned() -> Patch:
-    """The input is over when tasks have got it."""
+    """A bounded input counts as finished when its splits are assigned."""
     yield edited(_Input, "is_finished", " and not self.open", "")

@@ -24,12 +24,12 @@ Patch = tuple[Any, str, Any]
 
 
 def token_not_checked() -> Iterator[Patch]:
-    """A leader that was refused takes the newest version for its own and writes on."""
+    """A leader that lost its leadership uses the newest version of the register and continues to write."""
     yield RegisterWriter, "_require_own", lambda self, newest: None
 
 
 def register_overwrites() -> Iterator[Patch]:
-    """A version of the register takes the place of another one."""
+    """A new version of the register overwrites an existing one."""
 
     def create(self: Any, path: str, data: bytes, mode: int) -> None:
         temporary = f"{path}.tmp"
@@ -43,7 +43,7 @@ def register_overwrites() -> Iterator[Patch]:
 
 
 def lost_answer_is_success() -> Iterator[Patch]:
-    """A write of the register without an answer counts as written."""
+    """A write of the register whose response was lost counts as done."""
 
     def try_replace(self: Any, base: Any, new: Any) -> Any:
         try:
@@ -58,7 +58,7 @@ def lost_answer_is_success() -> Iterator[Patch]:
 
 
 def lost_answer_is_failure() -> Iterator[Patch]:
-    """A write of the register without an answer counts as not written."""
+    """A write of the register whose response was lost counts as not done."""
 
     def try_replace(self: Any, base: Any, new: Any) -> Any:
         try:
@@ -73,13 +73,13 @@ def lost_answer_is_failure() -> Iterator[Patch]:
 
 
 def own_nonce_not_looked_for() -> Iterator[Patch]:
-    """A refused write counts as somebody else's, also if it was the own one whose answer was lost."""
+    """A rejected write counts as a write of another process, also if the own first try had succeeded."""
 
     yield VersionedDocument, "find_outcome", lambda self, new, error: self.read()
 
 
 def request_on_its_way_forgotten() -> Iterator[Patch]:
-    """A write without an answer that is not there yet counts as never to come."""
+    """If a write without a response has no effect yet, it counts as never taking effect."""
 
     def find_outcome(self: Any, new: Any, error: Any) -> Any:
         newest = self.read()
@@ -89,7 +89,7 @@ def request_on_its_way_forgotten() -> Iterator[Patch]:
 
 
 def read_before_token() -> Iterator[Patch]:
-    """A leader reads the register first, and raises its token then."""
+    """A leader reads the checkpoints in the register before it increments its token, not after."""
     real = FencedRegister.raise_token
 
     def raise_token(self: Any, owner: str) -> Any:
@@ -103,7 +103,7 @@ def read_before_token() -> Iterator[Patch]:
 
 
 def token_not_raised() -> Iterator[Patch]:
-    """A new leader goes on under the token that it finds."""
+    """A new leader continues with the token that it finds."""
 
     def raise_token(self: Any, owner: str) -> Any:
         base = self.document.read()
@@ -117,7 +117,7 @@ def token_not_raised() -> Iterator[Patch]:
 
 
 def holes_not_looked_for() -> Iterator[Patch]:
-    """A version of the register that is written in the place of a deleted one counts."""
+    """A version of the register that is written at the number of a deleted version is accepted."""
     yield FileDocument, "_is_real", lambda self, version: True
 
 
@@ -125,7 +125,7 @@ def holes_not_looked_for() -> Iterator[Patch]:
 
 
 def pointer_before_document() -> Iterator[Patch]:
-    """The pointer is written before the document that it names."""
+    """The pointer is written before the document to which it points."""
 
     def write(pending: Any, metadata: Any, storage: Any, store: Any) -> Any:
         data = encode(metadata)
@@ -153,7 +153,7 @@ def pointer_before_document() -> Iterator[Patch]:
 
 
 def files_of_unknown_outcome_deleted() -> Iterator[Patch]:
-    """What a checkpoint of unknown outcome may name is deleted."""
+    """If the outcome of a checkpoint is unknown, files that it may use are deleted."""
     real = completion.CompletionError.__init__
 
     def init(self: Any, cause: BaseException, *, keep_files: bool) -> None:
@@ -163,7 +163,7 @@ def files_of_unknown_outcome_deleted() -> Iterator[Patch]:
 
 
 def ids_not_reserved() -> Iterator[Patch]:
-    """Ids of checkpoints are handed out without being reserved."""
+    """Checkpoint ids are used without being reserved."""
 
     def next_id(self: Any) -> int:
         self._next += 1
@@ -174,13 +174,13 @@ def ids_not_reserved() -> Iterator[Patch]:
 
 
 def oldest_is_restored() -> Iterator[Patch]:
-    """A leader starts from the oldest retained checkpoint."""
+    """A leader restores the oldest retained checkpoint."""
     real = reader.read_retained
     yield reader, "read_retained", lambda directory, state: real(directory, state)[::-1]
 
 
 def newest_is_subsumed() -> Iterator[Patch]:
-    """The write that adds a checkpoint retains one less than it should: the newest."""
+    """The write that adds a checkpoint removes the newest one."""
     write_of_register = RegisterWriter.write
 
     def write(self: Any, change: Any) -> Any:
@@ -195,7 +195,7 @@ def newest_is_subsumed() -> Iterator[Patch]:
 
 
 def document_written_in_place() -> Iterator[Patch]:
-    """A document is written in place, so a reader may see a half of it."""
+    """A document is written in place, so a reader may see a part of it."""
 
     def write(self: Any, metadata: Any) -> bytes:
         data = encode(metadata)
