@@ -71,6 +71,8 @@ CORES: Final = 2
 _PATIENCE: Final = 180.0
 _LOOK: Final = 0.05
 _DRAIN: Final = 15.0
+_BROKER_OPTIONS: Final = ("-Xmx1g", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:MaxInlineLevel=15")
+"""Those of Kafka's own script."""
 _SETTLED: Final = 1.0
 _CLOSE: Final = 30.0
 _LATE_MS: Final = 100.0
@@ -375,7 +377,7 @@ def servers_of(source: str, place: Path) -> Iterator[str]:
         return
     from holdfast.testing import KafkaServer
 
-    with KafkaServer(place) as kafka:
+    with KafkaServer(place, jvm_options=_BROKER_OPTIONS) as kafka:
         yield kafka.bootstrap_servers
 
 

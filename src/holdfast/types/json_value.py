@@ -12,7 +12,10 @@ from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import partial
+from types import NoneType
 from typing import Any, Final
+
+import pyarrow as pa
 
 from holdfast.errors import ConfigurationError, OutputTypeError
 from holdfast.types.atomic import (
@@ -189,6 +192,31 @@ def _reader(
     if known is None:
         raise ConfigurationError(f"JSON has no form for {described}: declare its fields, or text.")
     return _nullable(known)
+
+
+def column_reader(described: TypeInformation) -> Callable[[list[Any]], pa.Array]:
+    """Return a function that converts results of `parse_json` to a column, each as `json_reader` with `is_lenient`.
+
+    The function raises ValueError or TypeError for values that it cannot convert.
+
+    Raises:
+        ConfigurationError: JSON has no form for the type.
+    """
+    read, is_atom = json_reader(described, is_lenient=True), isinstance(described, AtomicTypeInformation)
+    as_they_are = _AS_THEY_ARE.get(described.ddl, frozenset()) if is_atom else frozenset()
+
+    def to_column(values: list[Any]) -> pa.Array:
+        return described.to_array(values if as_they_are.issuperset(map(type, values)) else list(map(read, values)))
+
+    return to_column
+
+
+_AS_THEY_ARE: Final[dict[str, frozenset[type]]] = {
+    "string": frozenset((str, NoneType)),
+    "boolean": frozenset((bool, NoneType)),
+    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), frozenset((int, NoneType))),
+}
+"""Classes of values that need no conversion."""
 
 
 def _or_null(read: Reader, described: TypeInformation) -> Reader:

@@ -354,6 +354,8 @@ _WORTH_A_STEP: Final = 5_000
 """Messages with fewer elements on average are combined before a step gets them."""
 
 _FREQUENT: Final = 8
+_FEW_ROWS: Final = 8
+"""Rows that are looked at one by one: NumPy takes longer for them."""
 _MESSAGE_BYTES: Final = 4 << 20
 _HELD_FOR_A_TASK: Final = 2 << 20
 _HELD: Final = 32 << 20
@@ -591,9 +593,11 @@ def _by_key(edge: Edge, batch: pa.RecordBatch) -> Iterator[tuple[Sequence[int], 
         return
     order = np.argsort(targets, kind="stable")
     ordered = whole.take(pa.array(order))
-    present, starts = np.unique(targets[order], return_index=True)
-    for target, start, end in zip(present.tolist(), starts, [*starts[1:], len(targets)], strict=True):
-        yield [target], ordered.slice(start, end - start)
+    start = 0
+    for target, count in enumerate(np.bincount(targets).tolist()):
+        if count:
+            yield [target], ordered.slice(start, count)
+            start += count
 
 
 def _hashes_of(edge: Edge, batch: pa.RecordBatch) -> npt.NDArray[np.uint64]:
@@ -638,10 +642,16 @@ def contents_of(batch: pa.RecordBatch) -> Iterator[pa.Buffer]:
     # Spark may be configured to make large ones.
     column = as_type(batch.column(batch.schema.get_field_index(CONTROL)), pa.binary())
     _, buffer, content = column.buffers()
-    ends = np.frombuffer(buffer, np.int32)[column.offset : column.offset + len(column) + 1]
-    filled = np.flatnonzero(ends[1:] > ends[:-1])
-    for start, end in zip(ends[filled].tolist(), ends[filled + 1].tolist(), strict=True):
-        yield content.slice(start, end - start)
+    if len(column) <= _FEW_ROWS:
+        edges = memoryview(buffer).cast("i")
+        places = [(edges[at], edges[at + 1]) for at in range(column.offset, column.offset + len(column))]
+    else:
+        ends = np.frombuffer(buffer, np.int32)[column.offset : column.offset + len(column) + 1]
+        filled = np.flatnonzero(ends[1:] > ends[:-1])
+        places = list(zip(ends[filled].tolist(), ends[filled + 1].tolist(), strict=True))
+    for start, end in places:
+        if end > start:
+            yield content.slice(start, end - start)
 
 
 def message_batch(contents: Sequence[bytes], targets: Sequence[int]) -> pa.RecordBatch:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,6 +34,7 @@ appender.out.layout.type = PatternLayout
 appender.out.layout.pattern = %d %p %c{1}: %m%n
 """
 _START_SECONDS: Final = 90.0
+_STARTS_QUICKLY: Final = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
 def kafka_jars() -> Path | None:
@@ -55,6 +56,8 @@ class KafkaServer:
     Args:
         directory: For data and logs; default: a temporary one.
         settings: Further lines of `server.properties`, which override ours.
+        jvm_options: Options of its JVM. The default starts quickly; a broker that runs for minutes needs less of a core
+            with those of Kafka's own script.
 
     Attributes:
         bootstrap_servers: Host and port for clients.
@@ -62,7 +65,12 @@ class KafkaServer:
         port: The port for clients that connect directly.
     """
 
-    def __init__(self, directory: Path | None = None, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path | None = None,
+        settings: Mapping[str, str] | None = None,
+        jvm_options: Sequence[str] = _STARTS_QUICKLY,
+    ) -> None:
         self._temporary = TemporaryDirectory(prefix="kafka-") if directory is None else None
         self.directory: Final = Path(self._temporary.name) if self._temporary else Path(directory or ".")
         self.node = 1
@@ -72,6 +80,7 @@ class KafkaServer:
         self._proxied_port = free_port()
         self.proxy: Final = TcpProxy("127.0.0.1", self._proxied_port)
         self._settings = dict(settings or {})
+        self._jvm_options = tuple(jvm_options)
         self._voters = ""
         self._cluster = _new_cluster()
         self._process: subprocess.Popen[bytes] | None = None
@@ -194,9 +203,7 @@ class KafkaServer:
             )
         return [
             str(ensure_java(dict(os.environ)) / "bin" / "java"),
-            "-Xmx256m",
-            "-XX:+UseSerialGC",
-            "-XX:TieredStopAtLevel=1",
+            *self._jvm_options,
             f"-Dlog4j2.configurationFile={self.directory / 'log4j2.properties'}",
             "-cp",
             f"{jars}/*",

@@ -631,16 +631,15 @@ def _batches(consumer: Any, planned: Range, connection: KafkaConnection) -> Iter
 
 def record_batch(messages: Sequence[Message]) -> pa.RecordBatch:
     """Return messages without errors in the columns of the source."""
-    topics = [message.topic() for message in messages]
-    headers = [message.headers() for message in messages]
+    times = [time for _, time in map(Message.timestamp, messages)]
     columns: list[pa.Array] = [
-        pa.array([message.key() for message in messages], pa.binary()),
-        pa.array([message.value() for message in messages], pa.binary()),
-        pa.array(topics, pa.string()),
-        pa.array([message.partition() for message in messages], pa.int32()),
-        pa.array([message.offset() for message in messages], pa.int64()),
-        pa.array([message.timestamp()[1] for message in messages], pa.int64()),
-        _header_column(headers),
+        pa.array(list(map(Message.key, messages)), pa.binary()),
+        pa.array(list(map(Message.value, messages)), pa.binary()),
+        pa.array(list(map(Message.topic, messages)), pa.string()),
+        pa.array(list(map(Message.partition, messages)), pa.int32()),
+        pa.array(list(map(Message.offset, messages)), pa.int64()),
+        pa.array(times, pa.int64()),
+        _header_column(list(map(Message.headers, messages))),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=_ARROW_SCHEMA)
 
