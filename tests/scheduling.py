@@ -10,6 +10,8 @@ from typing import Any, Final
 
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.long_tests import durations
+
 SESSION: Final = "tests/spark"
 """The scope of all tests on the one Spark session; in the process that has it, nothing but tests of Spark may run."""
 BUSY_PROCESSES: Final = 2
@@ -18,11 +20,8 @@ ON_THEIR_OWN: Final = ("_stories.py", "/test_examples.py")
 """Files whose tests share nothing, because each starts programs of its own: any of them may run beside any other."""
 ON_ONE_CLUSTER: Final = "tests/spark/test_yarn_stories.py"
 """Its tests share a YARN and a packed environment, which two processes would each start."""
-FIRST: Final = (
-    "tests/services/queryable/test_leaders.py",
-    "tests/spark/test_yarn_stories.py",
-)
-"""Few tests that take minutes. Files are handed out by their number of tests, and the last one would end alone."""
+SHORT_SECONDS: Final = 0.1
+"""How long a test takes of which nothing is stored; fewer seconds than the average do no harm."""
 
 
 def is_busy(scope: str) -> bool:
@@ -62,9 +61,12 @@ class ByWhatTheyShare(LoadScopeScheduling):
         return super().remove_node(node)
 
     def _next(self, busy: bool) -> str | None:
-        """Return the next scope that is busy, or that is not; None if there is none."""
+        """Return the longest scope that is busy, or that is not; None if there is none. So none ends long after all."""
         scopes = (scope for scope in self.workqueue if is_busy(scope) == busy)
-        return min(scopes, key=lambda scope: not scope.startswith(FIRST), default=None)
+        return max(scopes, key=self._seconds, default=None)
+
+    def _seconds(self, scope: str) -> float:
+        return sum(durations().get(test, SHORT_SECONDS) for test in self.workqueue[scope])
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]

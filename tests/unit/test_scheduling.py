@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xdist.remote import Producer
 
+from tests import scheduling
 from tests.scheduling import BUSY_PROCESSES, SESSION, ByWhatTheyShare, is_busy
 
 SCOPES = {
@@ -128,11 +129,12 @@ def test_after_the_session_a_process_runs_nothing_but_tests_of_spark(processes: 
     assert all(is_busy(scope) for scope in scopes[scopes.index(SESSION) :])
 
 
-def test_what_waits_runs_beside_what_is_busy() -> None:
+def test_what_waits_runs_beside_what_is_busy_and_the_longest_begins_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduling, "durations", {"tests/unit/test_d.py::test_0": 60.0}.copy)
     run = Run(listed(SCOPES), 4)
     first = [run.scope(run.tests[process.queue[0]]) for process in run.processes]
     assert [is_busy(scope) for scope in first] == [True, True, False, False]
-    assert first[2] == "tests/services/queryable/test_leaders.py", "it takes minutes, so it begins first"
+    assert first[2:] == ["tests/unit/test_d.py", "tests/unit/test_c.py"]
 
 
 @pytest.mark.parametrize("victim", range(4))
