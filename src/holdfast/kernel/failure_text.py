@@ -31,7 +31,7 @@ def summary(text: str) -> str:
     if call is None and _TRACEBACK not in text and "Caused by: " not in text:
         return line
     cause = first_line(innermost_cause(text))
-    condition = None if call is None else _CONDITION.match(text, call.end())
+    condition = None if call is None else _CONDITION.search(text, call.end())
     if condition is not None and condition[1] not in cause:
         cause = f"{first_line(condition[1])}: {cause}"
     return line if cause in line else f"{line}: {cause}" if line else cause

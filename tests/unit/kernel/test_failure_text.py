@@ -30,6 +30,11 @@ An error occurred while calling o31.collectToPython.
 Caused by: {FLIPPED}
 \t... 1 more
 """
+STAGE = READ.replace(
+    "org.apache.spark.SparkException: [",
+    "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times, most recent "
+    "failure: Lost task 0.3 in stage 1.0 (TID 7) (10.0.0.7 executor 1): org.apache.spark.SparkException: [",
+)
 REFUSED = "java.net.ConnectException: Connection refused (db:5432)"
 SINK = "Failed to commit 2 committables of the sink 'out' from epoch 3 (checkpoint 3): Py4JJavaError: "
 
@@ -44,6 +49,7 @@ SINK = "Failed to commit 2 committables of the sink 'out' from epoch 3 (checkpoi
         (f"{SINK}{CAUSED}. The checkpoint is complete.", f"{SINK.removesuffix(' Py4JJavaError: ')} {REFUSED}"),
         (f"Spark failed while reading: {REFUSED}\n{CAUSED}", f"Spark failed while reading: {REFUSED}"),
         (READ, f"[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///a.parquet: {FLIPPED}"),
+        (STAGE, f"[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///a.parquet: {FLIPPED}"),
         ("x" * 600, "x" * 500 + "..."),
     ],
 )
