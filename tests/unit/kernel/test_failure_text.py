@@ -32,8 +32,8 @@ Caused by: {FLIPPED}
 """
 STAGE = READ.replace(
     "org.apache.spark.SparkException: [",
-    "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times, most recent "
-    "failure: Lost task 0.3 in stage 1.0 (TID 7) (10.0.0.7 executor 1): org.apache.spark.SparkException: [",
+    "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times, most "
+    "recent failure: Lost task 0.3 in stage 1.0 (TID 7) (10.0.0.7 executor 1): org.apache.spark.SparkException: [",
 )
 REFUSED = "java.net.ConnectException: Connection refused (db:5432)"
 SINK = "Failed to commit 2 committables of the sink 'out' from epoch 3 (checkpoint 3): Py4JJavaError: "
