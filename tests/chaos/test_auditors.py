@@ -306,4 +306,4 @@ def test_what_is_found_in_a_thread_is_told() -> None:
 
 
 def test_rounds_that_did_not_begin_in_time_are_reported_as_none() -> None:
-    assert str(Report("filesystem", 51)).startswith("filesystem, seed 51: 0 rounds, 0 payments shown")
+    assert str(Report("filesystem", 51)).startswith("filesystem, seed 51: 0 rounds, 0 payments, each correct and once")

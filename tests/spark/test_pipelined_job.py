@@ -26,6 +26,7 @@ from holdfast.runtime.exchange.layout import SCHEMA
 from holdfast.runtime.job.engine import EngineError
 from holdfast.spark import realtime, session
 from holdfast.spark.realtime import PipelinedJob, PipelinedStage, check_real_time
+from tests.stories.cluster import is_gone
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 
@@ -162,14 +163,7 @@ def started(folder: Path) -> int:
 
 def running(folder: Path) -> list[int]:
     """Returns the processes of the tasks that run."""
-    return [int(path.name) for path in folder.iterdir() if not path.suffix and is_alive(int(path.name))]
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except FileNotFoundError:
-        return False
+    return [int(path.name) for path in folder.iterdir() if not path.suffix and not is_gone(int(path.name))]
 
 
 # Tests. Each is a function that has the session, and the test of what it returns.

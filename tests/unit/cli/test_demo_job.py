@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from pathlib import Path
@@ -14,18 +13,11 @@ import pytest
 from holdfast.cli import demo_job
 from holdfast.cli.demo_job import CommittedRows, DemoJob
 from holdfast.errors import JobExecutionError
+from tests.stories.cluster import is_gone
 
 
 def python(tmp_path: Path, program: str) -> DemoJob:
     return DemoJob([sys.executable, "-c", program], tmp_path / "log", tmp_path)
-
-
-def is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 def test_committed_rows_are_counted_once_a_file(tmp_path: Path) -> None:
@@ -50,10 +42,10 @@ def test_a_job_is_killed_with_its_children_when_the_block_ends(tmp_path: Path) -
     with python(tmp_path, f"{child}\nimport time; time.sleep(60)") as job:
         job.wait_until(lambda: (tmp_path / "log").read_text().strip(), "its child was there")
         process = int((tmp_path / "log").read_text())
-        assert is_alive(process)
+        assert not is_gone(process)
     assert job.exit_code == -9
     deadline = time.monotonic() + 10
-    while is_alive(process):
+    while not is_gone(process):
         assert time.monotonic() < deadline
 
 
