@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import socket
 from collections import deque
@@ -89,6 +90,8 @@ class Mailbox:
             EOFError: There never will be.
         """
         ends = None if timeout is None else self._world.now + 1000 * timeout
+        if timeout and ends == self._world.now:  # too little for a float
+            ends = math.nextafter(self._world.now, math.inf)
         while True:
             ready = self._ready()
             if ready:
@@ -97,6 +100,7 @@ class Mailbox:
             if self._is_empty():
                 raise EOFError
             if not block or (ends is not None and self._world.now >= ends):
+                self._world.count_wait()  # who asks again and again without waiting would never end
                 raise queue.Empty
             due = [own[0][0] for own in self._lanes.values() if own] + ([] if ends is None else [ends])
             self._waiting = self._world.current

@@ -182,9 +182,7 @@ class World:
         if me is None:
             return until is None or until()
         self.require_life()
-        self.waits += 1
-        if self.waits > _WAIT_LIMIT:
-            self.fail(f"after {self.waits} waits there is no end")
+        self.count_wait()
         me.until = until
         me.deadline = None if seconds is None else self.now + max(0.0, 1000 * seconds)
         try:
@@ -192,6 +190,16 @@ class World:
         finally:
             me.until = me.deadline = None
         return until is None or until()
+
+    def count_wait(self) -> None:
+        """Counts a wait.
+
+        Raises:
+            Killed: There were too many.
+        """
+        self.waits += 1
+        if self.waits > _WAIT_LIMIT:
+            self.fail(f"after {self.waits} waits there is no end")
 
     # What happens
 

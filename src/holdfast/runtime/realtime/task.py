@@ -467,13 +467,16 @@ class RealTimeTask:
         self._flushed_at = time.monotonic()
         return self._frames.take()
 
+    def _seconds_to_flush(self, now: float) -> float:
+        return self._flushed_at + self._flush_interval.seconds - now
+
     def _output(self) -> Iterator[pa.RecordBatch]:
         """Yield the frames that are due."""
         now = time.monotonic()
         self._flush_interval.adapt(now)
         if not self._stage.consumers:
             return
-        self._has_waiting = now - self._flushed_at < self._flush_interval.seconds
+        self._has_waiting = self._seconds_to_flush(now) > 0
         if self._has_waiting:
             return
         self._add_output()
@@ -586,11 +589,11 @@ class RealTimeTask:
         self._byte_seconds += weight * (seconds / size - self._byte_seconds)
 
     def _wait_for_credit(self) -> None:
-        seconds = self._flush_interval.seconds if self._has_waiting else _LONGEST_CREDIT_WAIT
+        seconds = self._seconds_to_flush(time.monotonic()) if self._has_waiting else _LONGEST_CREDIT_WAIT
         timer = self._next_timer()
         with suppress(queue.Empty):
             wait = seconds if timer is None else min(seconds, timer)
-            self._handle(self._meter.get(self._inbox, wait, is_back_pressured=True))
+            self._handle(self._meter.get(self._inbox, max(0.0, wait), is_back_pressured=True))
 
     def _grant(self, gate: InputGate) -> None:
         """Grant producers what this task processes in a fifth of a second, when half of that is used or it is time."""
@@ -613,12 +616,12 @@ class RealTimeTask:
         """Wait for input, a message of the driver, or until something is due."""
         waits = [_IDLE_SECONDS if is_waiting else 0.0]
         if self._has_waiting:
-            waits.append(self._flush_interval.seconds)
+            waits.append(self._seconds_to_flush(time.monotonic()))
         timer = self._next_timer()
         if timer is not None:
             waits.append(timer)
         try:
-            item = self._meter.get(self._inbox, min(waits), is_back_pressured=not self._frames.has_credit)
+            item = self._meter.get(self._inbox, max(0.0, min(waits)), is_back_pressured=not self._frames.has_credit)
             for _ in range(_LONGEST_ROUND):
                 self._handle(item)
                 item = self._inbox.get_nowait()
@@ -695,7 +698,7 @@ class RealTimeTask:
         is_silent = now - self._found_at > _SILENT_SECONDS
         waits = [_IDLE_SECONDS, self._seconds_to_poll(now, is_silent=is_silent)]
         if self._has_waiting:
-            waits.append(self._flushed_at + self._flush_interval.seconds - now)
+            waits.append(self._seconds_to_flush(now))
         if self._latency_seconds:
             waits.append(self._latency_seconds)
         timer = self._next_timer()
@@ -719,7 +722,7 @@ class RealTimeTask:
 
     def _wait_for_flush(self) -> None:
         """Wait for the next flush: elements that are read before it would wait for it too."""
-        seconds = self._flushed_at + self._flush_interval.seconds - time.monotonic()
+        seconds = self._seconds_to_flush(time.monotonic())
         if self._stage.consumers and seconds > 0:
             with suppress(queue.Empty):
                 self._handle(self._meter.get(self._inbox, seconds))
