@@ -89,7 +89,7 @@ class EpochCheckpoints:
         sinks: Metrics of sinks.
 
     Attributes:
-        uncommitted: Output of completed checkpoints that may not be committed.
+        uncommitted: Output of completed checkpoints that may not be committed yet.
         targets: Identities of the targets of sinks, by uid.
         nonce_file: File in the job directory that every worker must see.
     """

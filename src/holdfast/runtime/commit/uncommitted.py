@@ -1,4 +1,4 @@
-"""Output of completed checkpoints that may not be committed, which the next checkpoint must name again.
+"""Output of completed checkpoints that may not be committed yet, which the next checkpoint must name again.
 
 Sinks commit checkpoint n in their threads while the job runs the next epoch::
 
@@ -6,7 +6,7 @@ Sinks commit checkpoint n in their threads while the job runs the next epoch::
                          |                                                                               |
                          +-> sinks commit n ............ done -> poll_completed() removes n, and the job goes on
 
-So each checkpoint names all output that may not be committed, and a recovery commits it in the order of epochs.
+So each checkpoint names all output that may not be committed yet, and a recovery commits it in the order of epochs.
 """
 
 from __future__ import annotations
@@ -58,20 +58,20 @@ class UncommittedCheckpoint:
 
 
 class UncommittedOutput:
-    """Completed checkpoints that may not be committed, in their order.
+    """Completed checkpoints that may not be committed yet, in their order.
 
     One thread at a time changes it. `is_all_committed` and `has_finished_commits` are safe from any thread.
 
     Args:
-        committing: The committers.
+        commit_manager: The committers.
         job: Its options and its clock.
         on_committed: Called with each checkpoint that is committed, in their order.
     """
 
     def __init__(
-        self, committing: CommitManager, job: Job, on_committed: Callable[[UncommittedCheckpoint], None]
+        self, commit_manager: CommitManager, job: Job, on_committed: Callable[[UncommittedCheckpoint], None]
     ) -> None:
-        self._commit_manager = committing
+        self._commit_manager = commit_manager
         self._clock = job.clock
         self._most = most_pending(job)
         self._on_committed = on_committed
