@@ -177,7 +177,7 @@ def failed_last_checkpoint_forgotten() -> Iterator[Patch]:
     def complete(self: Any, epochs: Any) -> Any:
         completed = real(self, epochs)
         if completed is None:
-            self._pending = None
+            self._pending_result = None
         return completed
 
     yield checkpointing.EpochCheckpoints, "_complete", complete

@@ -137,7 +137,8 @@ class EpochCheckpoints:
         self._stopping: list[tuple[SnapshotRequest, str]] = []
         self._positions: Mapping[str, Any] | None = restored.positions
         self._begun: deque[EpochCheckpoint] = deque()
-        self._pending: EpochResult | None = None
+        # The newest accepted epoch until a checkpoint completes with it, and the epoch of the last checkpoint.
+        self._pending_result: EpochResult | None = None
         self._last_result: EpochResult | None = None
         self._requests: tuple[SnapshotRequest, ...] = ()
         self._aborted: list[int] = []
@@ -254,7 +255,7 @@ class EpochCheckpoints:
         self._sinks.staged(output)
         for uid, entries in output.items():
             self._staged.setdefault(uid, []).extend(entries)
-        self._pending = result
+        self._pending_result = result
         if epoch_input is not None:
             self._positions = epoch_input.positions()
         is_due = result.descriptor.is_last or self._control.snapshot_requested
@@ -293,7 +294,7 @@ class EpochCheckpoints:
             CheckpointError: The last checkpoint could not be completed; such a failure is not tolerated at the end.
         """
         epochs.drop_begun()
-        if self._pending is not None:
+        if self._pending_result is not None:
             completed = self._complete(epochs)
             if completed is None:
                 raise CheckpointError(
@@ -345,10 +346,10 @@ class EpochCheckpoints:
             logger.info("deleted the claimed snapshot %r: the job does not need it any more", self._claim.path)
             self._claim = None
 
-    def _on_committed(self, pending: UncommittedCheckpoint) -> None:
-        self._mark_committed(pending.checkpoint_id)
-        if pending.positions is not None:
-            self._job.engine.checkpoint_completed(pending.positions)
+    def _on_committed(self, committed: UncommittedCheckpoint) -> None:
+        self._mark_committed(committed.checkpoint_id)
+        if committed.positions is not None:
+            self._job.engine.checkpoint_completed(committed.positions)
 
     def _mark_committed(self, checkpoint_id: int) -> None:
         """Note that all sinks have committed a checkpoint; the next pointer write records it."""
@@ -367,11 +368,11 @@ class EpochCheckpoints:
             PossibleInconsistentStateError: It is not known whether the pointer was written; nothing is discarded.
             CheckpointError: It could not be completed; nothing became visible.
         """
-        assert self._pending is not None
+        assert self._pending_result is not None
         begun = self._take_begun(epochs.epoch)
         self._requests = self._control.waiting if begun is None else begun.requests
         pending = None if begun is None else begun.pending
-        tasks = [] if pending is not None else acknowledged_tasks(self._pending, epochs, self._previous_epoch)
+        tasks = [] if pending is not None else acknowledged_tasks(self._pending_result, epochs, self._previous_epoch)
         try:
             if pending is None:
                 pending = self._coordinator.begin(epochs.epoch, tasks, force=True)
@@ -389,7 +390,7 @@ class EpochCheckpoints:
                 error,
             )
             return None
-        self._last_result, self._pending = self._pending, None
+        self._last_result, self._pending_result = self._pending_result, None
         self._newest = completed.checkpoint_id
         self._previous_epoch = epochs.epoch
         return completed.checkpoint_id
