@@ -715,7 +715,7 @@ def test_a_job_that_is_dropped_leaves_nothing_behind(bench, books):
     assert replica.get_kv_state_location_oracle(job_id) is None
     for rest in (replica._registrations, replica._retrievals, replica._local.followers, replica._locations._last,
                  replica._locations._known, service.registries,
-                 service._router.high_water_marks._shown, replica._local.registry._held,
+                 service._router.high_water_marks._shown, replica._local.registry._registrations,
                  replica._local.registry._ids, replica._local.registry._listeners):  # fmt: skip
         assert not rest
     with pytest.raises(UnknownLocationError):

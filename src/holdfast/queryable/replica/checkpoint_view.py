@@ -108,7 +108,7 @@ class StateView:
             key: The bytes of the key in a request.
         """
         for layer in self._filled():
-            hashes = layer.view
+            hashes = layer.hash_view
             row = bisect_left(hashes, key_hash)
             while row < len(hashes) and hashes[row] == key_hash:
                 raw = layer.raw_key

@@ -58,7 +58,7 @@ class ReplicaLayer:
         return sum(column.nbytes for column in columns if column is not None)
 
     @cached_property
-    def view(self) -> memoryview:
+    def hash_view(self) -> memoryview:
         """The hashes as a sequence for `bisect`."""
         return np.ascontiguousarray(self.hashes).data
 

@@ -1,6 +1,6 @@
-"""The proxy of queries: locations and their cache, registrations, and connections to other servers and the leader.
+"""What a proxy of queries needs: locations and their cache, registrations, connections to other servers and the leader.
 
-::
+`Router` in `routing.py` forwards the requests::
 
     client --> proxy --(location, cached)--> server of the key group
                  |
@@ -210,9 +210,8 @@ class Registration:
 
     def to_json(self) -> list[Any]:
         """Return the JSON that is sent to the leader, without the job, which the request names."""
-        held = self.key_groups
         return [
-            *(str(self.job_vertex_id), self.num_key_groups, held.start, held.end),
+            *(str(self.job_vertex_id), self.num_key_groups, self.key_groups.start, self.key_groups.end),
             *(self.registration_name, str(self.kv_state_id)),
         ]
 
@@ -231,7 +230,7 @@ def parse_registrations(job_id: JobID, body: bytes) -> list[Registration]:
         found = [_registration(job_id, entry) for entry in entries]
     except (*PARSE_ERRORS, ConfigurationError) as error:
         raise ProtocolError(f"Malformed registrations of a server: {error!r:.300}") from error
-    for name, ranges in Counter(held.registration_name for held in found).items():
+    for name, ranges in Counter(one.registration_name for one in found).items():
         if ranges > _MAX_RANGES:
             raise ProtocolError(f"{ranges} ranges of state {name!r:.80}; a server registers up to {_MAX_RANGES}.")
     return found
@@ -263,7 +262,7 @@ class KvStateRegistry:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._held: dict[KvStateID, Registration] = {}
+        self._registrations: dict[KvStateID, Registration] = {}
         self._ids: dict[tuple[JobID, JobVertexID, int, KeyGroupRange, str], KvStateID] = {}
         self._listeners: dict[JobID, KvStateRegistryListener] = {}
 
@@ -294,7 +293,7 @@ class KvStateRegistry:
             if known is not None:
                 return known
             new = Registration(*what, KvStateID())
-            self._held[new.kv_state_id] = new
+            self._registrations[new.kv_state_id] = new
             self._ids[what] = new.kv_state_id
             listener = self._listeners.get(job_id)
             if listener is not None:
@@ -304,7 +303,7 @@ class KvStateRegistry:
     def unregister_kv_state(self, kv_state_id: KvStateID) -> None:
         """Remove a registration; an unknown id is ignored."""
         with self._lock:
-            known = self._held.pop(kv_state_id, None)
+            known = self._registrations.pop(kv_state_id, None)
             if known is None:
                 return
             del self._ids[
@@ -316,12 +315,12 @@ class KvStateRegistry:
 
     def get_kv_state(self, kv_state_id: KvStateID) -> Registration | None:
         """Return the registration of an id, None if there is none."""
-        return self._held.get(kv_state_id)
+        return self._registrations.get(kv_state_id)
 
     def registrations(self, job_id: JobID) -> list[Registration]:
         """Return all registrations of a job."""
         with self._lock:
-            return [held for held in self._held.values() if held.job_id == job_id]
+            return [one for one in self._registrations.values() if one.job_id == job_id]
 
 
 # Connections to other servers and to the leader.
@@ -499,7 +498,7 @@ class LeaderRegistration(KvStateRegistryListener):
     async def _register_and_update(self, connection: ClientConnection) -> None:
         while connection.is_open:
             self._changed.clear()
-            states = [held.to_json() for held in self._registry.registrations(self._job_id)]
+            states = [one.to_json() for one in self._registry.registrations(self._job_id)]
             header = to_header({"job": str(self._job_id), "address": list(self._own)})
             body = json.dumps(states).encode()
             await connection.request(FrameType.REGISTER, header, body, timeout=_ANSWER_SECONDS)

@@ -50,6 +50,8 @@ from holdfast.state.probe import Hashes, Positions
 
 _OFFSETS: Final = struct.Struct("<ii")
 _LOOKUP_KEYS: Final = 1024
+_TYPE: Final = 8
+"""Position of the type in an encoded frame; see `holdfast.queryable.wire.frame`."""
 R = TypeVar("R", GetRequest, ScanRequest)
 _PAUSE_SECONDS = 0.01  # between two attempts of several servers to agree on a checkpoint
 _SCAN_SECONDS = 300.0  # for which servers hold the checkpoint of a scan across several servers
@@ -231,7 +233,7 @@ class LocalStates:
             else set(np.unique(key_groups_of(hashes, maximum)).tolist())
         )
         for group in groups:
-            if not any(held.contains(group) for held in state.key_groups):
+            if not any(served.contains(group) for served in state.key_groups):
                 raise UnknownKvStateIdError(f"Key group {group} of state {state.description.name!r} is not held here.")
 
     async def scan(self, request: ScanRequest, number: int) -> AsyncIterator[bytes]:
@@ -252,16 +254,16 @@ class LocalStates:
         """Register the states of a job's newest checkpoint, and unregister all others of the job."""
         job_id = JobID(follower.job_id)
         newest = follower.replica.newest
-        held = {
+        served = {
             (JobVertexID(state.description.operator_id), state.description.max_parallelism, key_groups, name)
             for name, state in (newest.states.items() if newest is not None else ())
             for key_groups in state.key_groups
         }
         # Unregister first: a name may have moved to another operator.
         for known in self.registry.registrations(job_id):
-            if (known.job_vertex_id, known.num_key_groups, known.key_groups, known.registration_name) not in held:
+            if (known.job_vertex_id, known.num_key_groups, known.key_groups, known.registration_name) not in served:
                 self.registry.unregister_kv_state(known.kv_state_id)
-        for registration in held:
+        for registration in served:
             self.registry.register_kv_state(job_id, *registration)
 
 
@@ -404,7 +406,7 @@ class Router:
         choice: dict[Placement, list[int]] = {}
         for group in np.unique(groups).tolist():
             choice.setdefault(self.choose(location, group, avoided), []).append(group)
-        return [RequestPart(placed, np.flatnonzero(np.isin(groups, held))) for placed, held in choice.items()]
+        return [RequestPart(placed, np.flatnonzero(np.isin(groups, chosen))) for placed, chosen in choice.items()]
 
     def choose(self, location: KvStateLocation, group: int, avoided: set[Address]) -> Placement:
         """Choose the server for a key group: this one if possible, else one that has not failed recently.
@@ -412,16 +414,16 @@ class Router:
         Raises:
             UnknownKvStateKeyGroupLocationError: No server serves the key group.
         """
-        held = location.placements_of(group)
-        if not held:
+        placements = location.placements_of(group)
+        if not placements:
             raise UnknownKvStateKeyGroupLocationError(
                 f"No server serves key group {group} of state {location.registration_name!r} of job {location.job_id} "
                 "at the moment. Try again, or start a server for it."
             )
-        for placed in held:
+        for placed in placements:
             if self._local.registry.get_kv_state(placed.kv_state_id) is not None:
                 return placed
-        others = [placed for placed in held if placed.address not in avoided] or held
+        others = [placed for placed in placements if placed.address not in avoided] or placements
         others = [placed for placed in others if not self._peers.is_suspected(placed.address)] or others
         # The same replica for all its key groups, so that a request goes to few servers.
         spread = random.Random(len(avoided))  # noqa: S311 - spreads requests
@@ -497,16 +499,16 @@ class Router:
         while True:
             is_fresh = True  # no rows of this server were yielded
             try:
-                placed, held = self._next_range(location, KeyGroupRange(start, asked.end), avoided)
-                part = replace(part, key_groups=held)
+                placed, key_groups = self._next_range(location, KeyGroupRange(start, asked.end), avoided)
+                part = replace(part, key_groups=key_groups)
                 async with aclosing(self._scan_one(part, placed, number)) as frames:
                     async for frame, origin in frames:
-                        is_head = bool(origin) and frame[8] != FrameType.END
+                        is_head = bool(origin) and frame[_TYPE] != FrameType.END
                         if is_head:
                             self.high_water_marks.record(request.job, origin)
                             part = replace(part, consistency=exactly(origin["checkpoint_id"]), waits=True)
-                        is_last = frame[8] == FrameType.END
-                        if (is_head and begun) or (is_last and held.end != asked.end):
+                        is_last = frame[_TYPE] == FrameType.END
+                        if (is_head and begun) or (is_last and key_groups.end != asked.end):
                             continue
                         begun, is_fresh = True, is_fresh and is_head
                         yield frame
@@ -519,9 +521,9 @@ class Router:
                     self._peers.suspect(placed.address)
                 location = await self._locations.locate(request.job, request.state, force=True)
                 continue
-            if held.end == asked.end:
+            if key_groups.end == asked.end:
                 return
-            start = held.end + 1
+            start = key_groups.end + 1
 
     async def _hold_on_all(
         self, request: ScanRequest, location: KvStateLocation, asked: KeyGroupRange, number: int
@@ -533,16 +535,16 @@ class Router:
         """
         parts, start = [], asked.start
         while start <= asked.end:
-            placed, held = self._next_range(location, KeyGroupRange(start, asked.end), set())
-            parts.append((placed, held))
-            start = held.end + 1
+            placed, key_groups = self._next_range(location, KeyGroupRange(start, asked.end), set())
+            parts.append((placed, key_groups))
+            start = key_groups.end + 1
         if len(parts) == 1:
             return request
 
         async def hold(order: Sequence[tuple[Placement, KeyGroupRange]]) -> ScanRequest:
             part = replace(request, hold=request.hold or _SCAN_SECONDS)
-            for placed, held in order:
-                async with aclosing(self._scan_one(replace(part, key_groups=held), placed, number)) as frames:
+            for placed, key_groups in order:
+                async with aclosing(self._scan_one(replace(part, key_groups=key_groups), placed, number)) as frames:
                     async for _, origin in frames:
                         if origin:
                             part = replace(part, consistency=exactly(origin["checkpoint_id"]), waits=True)
@@ -613,7 +615,7 @@ def _origin_of(frame: Frame) -> dict[str, Any]:
 
 def _decode(data: bytes) -> Frame:
     """Decode a frame that this process has encoded, without checks."""
-    kind, number, length = data[8], int.from_bytes(data[9:17], "big"), int.from_bytes(data[17:21], "big")
+    kind, number, length = data[_TYPE], int.from_bytes(data[9:17], "big"), int.from_bytes(data[17:21], "big")
     return Frame(kind, number, data[21 : 21 + length], data[21 + length :])
 
 

@@ -184,7 +184,7 @@ class QueryService:
     def _get(self, frame: Frame, connection: ServerConnection) -> Answer:
         request = GetRequest.parse(frame)
         self._limits.check_keys(request.count)
-        if request.kv_state_id is None:
+        if request.kv_state_id is None:  # from a client; another proxy names the registration that it has chosen
             if not self._local.serves_all(request.job, request.state):
                 _checked_job(request.job)
                 return self._router.get(request, frame)
@@ -258,9 +258,9 @@ class QueryService:
             self._registered.pop(connection, None)
             self._registered[connection] = (job, address)  # the last one to register comes last
             connection.peer_watchdog.watch(PING_SECONDS, MAX_MISSED_PINGS)
-            for held in registrations:
+            for one in registrations:
                 registry.notify_kv_state_registered(
-                    held.job_vertex_id, held.num_key_groups, held.key_groups, held.registration_name, held.kv_state_id,
+                    one.job_vertex_id, one.num_key_groups, one.key_groups, one.registration_name, one.kv_state_id,
                     address,
                 )  # fmt: skip
         except (LookupError, TypeError, ValueError, ProtocolError, StateError) as error:
@@ -303,11 +303,11 @@ def share_of(index: int, count: int) -> Share:
     if not 0 <= index < count:
         raise ConfigurationError(f"There is no server {index} of {count}; servers are numbered from 0.")
 
-    def held(max_parallelism: int) -> tuple[KeyGroupRange, ...]:
+    def share(max_parallelism: int) -> tuple[KeyGroupRange, ...]:
         parts = min(count, max_parallelism)
         return (range_of(index, max_parallelism, parts),) if index < parts else ()
 
-    return held
+    return share
 
 
 class _LocationForwarder(KvStateRegistryListener):
