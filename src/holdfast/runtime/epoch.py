@@ -194,8 +194,8 @@ class JobEpochs:
         raise last
 
     @property
-    def has_begun(self) -> bool:
-        """Whether an epoch behind the present one was begun."""
+    def has_begun_next(self) -> bool:
+        """Whether the epoch after the present one was begun, in a real-time job."""
         return bool(self._begun)
 
     @property
@@ -208,16 +208,17 @@ class JobEpochs:
         return self._compaction is None or not self._compaction.has_results
 
     def begin_next(self, notifications: CheckpointNotifications) -> EpochDescriptor:
-        """Begin the next epoch before the present one has ended, and return it; `run` ends it in its turn.
+        """Begin the next epoch before the present one has ended, and return it; only in a real-time job.
 
-        It has the state that is accepted now, and its tasks know what they have written since.
+        It has the state that is accepted now, and its tasks know what they have written since. `run` ends it in its
+        turn.
         """
         begun = self._descriptor(notifications, {}, is_last=False)
         self._begun.append(begun)
         return begun
 
     def drop_begun(self) -> None:
-        """Forget the epochs behind the present one, because the attempt ends."""
+        """Forget the begun epochs after the present one, because the attempt ends."""
         self._begun.clear()
 
     def _descriptor(

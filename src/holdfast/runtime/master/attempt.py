@@ -246,7 +246,7 @@ class JobAttempt(EpochDriver):
     def _run_epoch(self, epoch_input: EpochInput | None) -> None:
         self._checkpoints.uncommitted.poll_completed()
         notifications = None
-        if not self._epochs.has_begun:
+        if not self._epochs.has_begun_next:
             while (request := self._control.next_rescale()) is not None:
                 self._rescale(request)
             self._checkpoints.reject_invalid_drains()
