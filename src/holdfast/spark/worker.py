@@ -135,17 +135,13 @@ def disable_tcp_delays() -> None:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
 
+@cache
 def end_with_jvm() -> None:
     """End this process when its JVM gives it up; called before its first task, and again without effect.
 
     Spark closes the connection to the worker of a task that was cancelled. A worker that reads or writes notices that;
     one that sleeps, or waits for a service, would live on.
     """
-    _watch_jvm()
-
-
-@cache
-def _watch_jvm() -> None:
     for connection in _connections():
         threading.Thread(target=_end_after, args=(connection,), name="holdfast-jvm", daemon=True).start()
 
