@@ -1,11 +1,10 @@
 """The Spark plan of one epoch job of an epoch: stage after stage, an exchange between each two.
 
 The key's hash, its key group and its subtask are computed in the JVM; rows are placed so that subtask i runs as
-partition i (`holdfast.spark.exchange`). One tick row a task is added before the first exchange, because Spark drops
-operators whose input is empty. Each exchange is one SQL text that is made once a plan: a call from Python into the JVM
-costs up to a millisecond, and building the same plan from columns took hundreds of them in every epoch. Where a single
-input goes straight to a keyed operator, most of the first exchange is even a part of the streaming query, which Spark
-plans once.
+partition i (`place`). One tick row a task is added before the first exchange, because Spark drops operators whose input
+is empty. Each exchange is one SQL text that is made once a plan: a call from Python into the JVM costs up to a
+millisecond, and building the same plan from columns took hundreds of them in every epoch. Where a single input goes
+straight to a keyed operator, most of the first exchange is even a part of the streaming query, which Spark plans once.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class CheckpointNotifications:
 
 @dataclass(frozen=True)
 class EpochDescriptor:
-    """One try of one epoch. A task gets one with the state of its own subtasks (`stage_message`).
+    """One try of one epoch. A task gets one with the state of its own subtasks (`StageMessage.for_task`).
 
     Attributes:
         try_number: Number of earlier tries of the epoch under this token.

@@ -26,10 +26,9 @@ from holdfast.runtime.graph.event_time import WatermarkClock, merge_observed
 from holdfast.storage.job_directory import FileName, JobDirectory
 
 # A marker identifies the writer of the rows before it (stage, partition, attempt) and has the event time that this task
-# knows. Its length does not depend on the number of tasks. The encoded
-# report of the task follows the marker in one row only. The task that gets this row forwards the report, unread, within
-# its own. So each report reaches the driver once; the driver computes the digest of the reports that it has, and
-# compares it with those of the readers.
+# knows. Its length does not depend on the number of tasks. The encoded report of the task follows the marker in one row
+# only. The task that gets this row forwards the report, unread, within its own. So each report reaches the driver once;
+# the driver computes the digest of the reports that it has, and compares it with those of the readers.
 #
 #     marker     = head, then for each clock of the job whether a timestamp was observed, then the timestamps
 #     head       = "m" (1 byte), 0 (1 byte), stage (2), partition (4), attempt (16): 24 bytes, big endian
