@@ -1,4 +1,8 @@
-"""Carries out the instructions of the coordinator's state machine: triggers tasks, writes documents and pointers."""
+"""Carries out the instructions of the coordinator's state machine: triggers tasks, writes documents and pointers.
+
+`CoordinatorServices` has the parts of a coordinator: ids, store, storage, clock. `Vertices` are the tasks that it
+triggers itself.
+"""
 
 from __future__ import annotations
 

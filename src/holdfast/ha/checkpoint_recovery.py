@@ -1,4 +1,7 @@
-"""The checkpoints from which a new leader of a job starts."""
+"""Flink's factory of checkpoint stores, the registers behind it, and the directory of checkpoints.
+
+A job takes only its register and its directory from here. `runtime/restore.py` recovers it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schemas for checkpoints and savepoints."""
+"""Schemas for checkpoints and savepoints. `checkpoint/statistics.py` makes the answers about checkpoints."""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ Names are those of Flink's exporter where Flink has the metric. Flink's exporter
 names Holdfast does the same. Holdfast's own names follow Prometheus' conventions.
 
 To add a metric, declare it here, yield its sample in `rest/metric_samples.py` (in
-`dispatcher/job_manager_api.py` for a job manager), and run `python scripts/metrics_page.py`.
+`dispatcher/job_manager_api.py` for a job manager), and run `python scripts/metrics_page.py`. A task sends its values in
+its `StepReport`, and `JobMetrics` adds them up. A real-time task also sends `RealTimeMetrics`.
 """
 
 from __future__ import annotations

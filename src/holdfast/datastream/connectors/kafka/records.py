@@ -1,4 +1,7 @@
-"""`KafkaRecordSerializationSchema`: converts elements to records, which tasks stage (`RecordStaging`)."""
+"""The records of a `KafkaSink`: `KafkaRecordSerializationSchema` makes them, and `RecordStaging` stages them in tasks.
+
+The records that a `KafkaSource` reads are rows; `topic_ranges.py` declares their columns.
+"""
 
 from __future__ import annotations
 
