@@ -39,8 +39,8 @@ from holdfast.runtime.realtime.engine import RealTimeEngine, TaskGroup
 from holdfast.runtime.realtime.message import LostFrameError
 from holdfast.runtime.realtime.source_coordinator import SourceCoordinator
 from holdfast.runtime.realtime.task import RealTimeStage, RealTimeTask
+from holdfast.runtime.task.loaded_job import LoadedJob
 from holdfast.runtime.task.stage_task import TaskIdentity
-from holdfast.runtime.task.worker import LoadedJob
 from holdfast.testing.real_time_runner import RealTimeProgram
 from holdfast.types.program_classes import unpickle_program
 from tests.simulation import network, primitives, real, workload

@@ -26,8 +26,8 @@ from pyspark import TaskContext
 from holdfast.errors import HoldfastError
 from holdfast.runtime.exchange.stage_message import StageMessage
 from holdfast.runtime.task.garbage_collection import collect_after_task
+from holdfast.runtime.task.loaded_job import load_job
 from holdfast.runtime.task.stage_task import StageTask, TaskIdentity
-from holdfast.runtime.task.worker import load_job
 
 ERROR_MARK: Final = "holdfast-error:"
 _MARKED = re.compile(ERROR_MARK + r"([A-Za-z0-9+/=]+):")

@@ -28,7 +28,7 @@ from holdfast.runtime.job.control import JobStatus
 from holdfast.runtime.master.job_master import JobMaster
 from holdfast.runtime.realtime.engine import RealTimeEngine, TaskGroup
 from holdfast.runtime.realtime.task import RealTimeStage, RealTimeTask
-from holdfast.runtime.task import worker
+from holdfast.runtime.task import loaded_job
 from holdfast.runtime.task.stage_task import TaskIdentity
 from holdfast.testing.epoch_runner import OPTIONS, run_job
 from holdfast.types.type_parser import to_type
@@ -167,7 +167,7 @@ class LocalRealTimeEngine(RealTimeEngine):
             if self._interceptor is not None:
                 self._interceptor(stage, partition)
             with _lock:  # in a worker of Spark there is one task
-                loaded = worker.load_job(job.key, lambda: content)
+                loaded = loaded_job.load_job(job.key, lambda: content)
             identity = TaskIdentity.fresh(stages[stage].stage, partition)
             yield from RealTimeTask(loaded, stages[stage], identity, self._clock).run(batches)
 
@@ -181,7 +181,7 @@ class LocalRealTimeEngine(RealTimeEngine):
 
     def close(self) -> None:
         super().close()
-        worker.unload_all()
+        loaded_job.unload_all()
 
 
 class RealTimeProgram(StreamExecutionEnvironment):

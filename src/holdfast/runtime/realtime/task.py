@@ -46,9 +46,9 @@ from holdfast.runtime.task.garbage_collection import (
     collect_young,
     paused_garbage_collection,
 )
+from holdfast.runtime.task.loaded_job import LoadedJob
 from holdfast.runtime.task.stage_task import StageTask, TaskIdentity
 from holdfast.runtime.task.steps import KeyedStepExecutor, TimestampExecutor
-from holdfast.runtime.task.worker import LoadedJob
 from holdfast.state.operator_snapshot import OperatorSnapshot
 from holdfast.state.run_file import RunHandle
 from holdfast.state.version import StateVersion

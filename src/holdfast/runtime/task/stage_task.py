@@ -54,6 +54,7 @@ from holdfast.runtime.graph.event_time import Observed, merge_observed
 from holdfast.runtime.graph.plan import Edge, KeyPlan, Port, SourcePlan, Stage, Step
 from holdfast.runtime.operator import SubtaskInfo, user_error
 from holdfast.runtime.task.garbage_collection import collect_young, paused_garbage_collection
+from holdfast.runtime.task.loaded_job import LoadedJob
 from holdfast.runtime.task.operator_state import QueryableNames, TaskSnapshotStore, inline_limit
 from holdfast.runtime.task.steps import (
     ForwardExecutor,
@@ -66,7 +67,6 @@ from holdfast.runtime.task.steps import (
     TimestampExecutor,
     WatermarkGeneratorExecutor,
 )
-from holdfast.runtime.task.worker import LoadedJob
 from holdfast.runtime.window_operator.window_subtask import subtask_class
 from holdfast.state.operator_snapshot import OperatorSnapshot
 from holdfast.state.operator_state import OperatorStateBackend

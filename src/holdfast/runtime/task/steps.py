@@ -46,8 +46,8 @@ from holdfast.runtime.graph.event_time import Observed
 from holdfast.runtime.graph.plan import Step
 from holdfast.runtime.operator import OperatorSubtask, user_error
 from holdfast.runtime.operator.batch_function import BatchSubtask
+from holdfast.runtime.task.loaded_job import LoadedJob
 from holdfast.runtime.task.operator_state import QueryableNames
-from holdfast.runtime.task.worker import LoadedJob
 from holdfast.runtime.window_operator.pane_operator import PaneSubtask
 from holdfast.state.compaction import compact
 from holdfast.state.compaction_plan import TaskMerge

@@ -1,4 +1,4 @@
-"""The cache of a worker process between the tasks of a job attempt: the unpickled job and its opened functions.
+"""A job attempt in a worker process: the unpickled job and its opened functions, cached from task to task.
 
 Spark gives a task to any idle process, so losing the cache costs time only. Its key is the job attempt.
 """
