@@ -28,6 +28,8 @@ ROOT = Path(__file__).resolve().parent.parent
 SPEED = ROOT / "docs" / "speed.svg"
 LATENCY = ROOT / "docs" / "latency.svg"
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
+LONGEST = 1_200.0
+"""Milliseconds of the longest bar; longer ones are cut, and say so. Next to one of 20 s all others would be points."""
 
 BLOCK = re.compile(r"^```json\n(?P<lines>.*?)^```$", re.MULTILINE | re.DOTALL)
 NAMES = {
@@ -84,11 +86,11 @@ def latency(results: str) -> str:
     section = results.partition("\n### From Kafka to Kafka, ")[2]
     rows = [
         (engine, [float(number) for number in numbers if number])
-        for engine, *numbers in LATENCIES.findall(section.partition("\n## ")[0])
+        for engine, *numbers in LATENCIES.findall(section.partition("\n#")[0])
     ]
     if not rows:
         raise SystemExit("benchmarks/RESULTS.md has no table of latencies below '### From Kafka to Kafka, '.")
-    most = max(number for _, numbers in rows for number in numbers)
+    most = min(max(number for _, numbers in rows for number in numbers), LONGEST)
     parts = [_text(20, 26, "Latency from Kafka to Kafka at 10,000 events a second (ms): p50 and p99", bold=True)]
     for position, (engine, numbers) in enumerate(rows):
         top = 44 + position * 34
@@ -98,9 +100,9 @@ def latency(results: str) -> str:
             continue
         colours = ("#0b6e69", "#7db8b4") if engine.startswith("holdfast") else ("#6b7681", "#b9c1c9")
         for bar, (number, colour) in enumerate(zip(numbers, colours, strict=True)):
-            down, length = top + bar * 13, 560 * number / most
+            down, length = top + bar * 13, 560 * min(number, most) / most
             parts.append(f'<rect x="260" y="{down}" width="{length:.1f}" height="11" fill="{colour}"/>')
-            parts.append(_text(266 + length, down + 10, f"{number:,.1f}"))
+            parts.append(_text(266 + length, down + 10, f"{number:,.1f}{', cut' if number > most else ''}"))
     return _svg(54 + len(rows) * 34, parts)
 
 

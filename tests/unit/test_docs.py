@@ -43,6 +43,7 @@ PACKAGES_OF_USERS = [
     *(f"holdfast.datastream.connectors{name}" for name in ("", ".database", ".file_system", ".kafka")),
     *("holdfast.metrics", "holdfast.queryable", "holdfast.state_processor", "holdfast.testing"),
 ]
+SVG = "{http://www.w3.org/2000/svg}"
 OF_THIS_MACHINE = re.compile(r"/(work|tmp|home|root|Users)/")
 
 
@@ -281,14 +282,20 @@ def test_the_chart_of_latency_has_each_engine_of_the_newest_table() -> None:
         "| holdfast-real-time | 1,000 | 30,000 | 1.5 | 2.5 | 3.5 |\n"
         "| holdfast-real-time | 10,000 | 300,000 | 4.5 | 9.0 | 12.5 |\n"
         "| spark-tws | 10,000 | 300,000 | did not keep up: 12.5 s behind at the end, 378 events not seen | | |\n"
+        "| pyflink | 10,000 | 300,000 | 600.0 | 24000.0 | 25000.0 |\n"
     )
     old = "\n### From Kafka to Kafka, before\n\n" + head + "| flink-sql | 10,000 | 300,000 | 8.5 | 16.5 | 17.5 |\n"
-    results = f"# Results\n\n### From Kafka to Kafka, with peers: 2 cores\n\n{head}{rows}\n## Old\n{old}"
+    results = f"# Results\n\n### From Kafka to Kafka, with peers: 2 cores\n\n{head}{rows}{old}"
 
     drawn = script("readme_plot.py")["latency"](results)
 
-    texts = [element.text for element in ElementTree.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text")]
-    assert texts[1:] == ["Holdfast in real time", "4.5", "9.0", "Spark transformWithState", "did not keep up"]
+    texts = [element.text for element in ElementTree.fromstring(drawn).iter(f"{SVG}text")]
+    assert texts[1:] == [
+        *("Holdfast in real time", "4.5", "9.0", "Spark transformWithState", "did not keep up"),
+        *("PyFlink, thread mode", "600.0", "24,000.0, cut"),
+    ]
+    bars = [float(bar.get("width", "")) for bar in ElementTree.fromstring(drawn).iter(f"{SVG}rect")][1:]
+    assert bars == [2.1, 4.2, 280.0, 560.0]
 
 
 def test_the_plot_of_nexmark_is_that_of_the_results() -> None:

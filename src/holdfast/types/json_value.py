@@ -197,7 +197,7 @@ def _reader(
 def column_reader(described: TypeInformation) -> Callable[[list[Any]], pa.Array]:
     """Return a function that converts results of `parse_json` to a column, each as `json_reader` with `is_lenient`.
 
-    The function raises ValueError or TypeError for values that it cannot convert.
+    The function raises ValueError, TypeError, OverflowError or OutputTypeError for values that it cannot convert.
 
     Raises:
         ConfigurationError: JSON has no form for the type.

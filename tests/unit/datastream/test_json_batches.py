@@ -73,6 +73,17 @@ def test_strict_schemas_read_messages_one_by_one() -> None:
     assert strict.deserialize_batch(USUAL) is None
 
 
+@pytest.mark.parametrize("ddl", ["bigint", "int", "tinyint", "array<int>", "map<string, int>", "struct<a: int>"])
+@pytest.mark.parametrize("number", [2**31, 2**63, -(2**63) - 1, 10**40])
+def test_whole_numbers_that_are_too_large_are_left_to_single_reads(ddl: str, number: int) -> None:
+    nested = {"array<int>": [number], "map<string, int>": {"a": number}, "struct<a: int>": {"a": number}}
+    message = json.dumps({"n": nested.get(ddl, number)}).encode()
+    builder = JsonRowDeserializationSchema.builder().type_info(f"n {ddl}")
+    fits = ddl == "bigint" and number == 2**31
+    assert (builder.build().deserialize_batch([message]) is not None) is fits
+    assert (builder.ignore_parse_errors().build().deserialize_batch([message]) is not None) is fits
+
+
 def test_errors_of_few_messages_are_ignored_one_by_one() -> None:
     builder = JsonRowDeserializationSchema.builder().type_info("n bigint, word string")
     lenient = builder.ignore_parse_errors().build()

@@ -101,7 +101,7 @@ class JsonRowDeserializationSchema(DeserializationSchema):
             if not all(row.__class__ is dict for row in rows):
                 return None
             columns = [to_column([row.get(name) for row in rows]) for name, to_column in self._columns]
-        except (TypeError, ValueError, OutputTypeError):
+        except (TypeError, ValueError, OverflowError, OutputTypeError):
             return None
         return pa.RecordBatch.from_arrays(columns, schema=self._type.arrow_schema)
 

@@ -1,4 +1,4 @@
-"""What a proxy of queries needs: locations and their cache, registrations, connections to other servers and the leader.
+"""What a proxy of queries uses: locations, registrations, connections to other servers and to the leader.
 
 `Router` in `routing.py` forwards the requests::
 
