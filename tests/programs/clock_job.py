@@ -27,7 +27,7 @@ def main(rows: str, output: str, checkpoints: str, trigger: str, offset: str, li
         os.environ |= {
             "LD_PRELOAD": library,
             "FAKETIME_TIMESTAMP_FILE": offset,
-            "FAKETIME_CACHE_DURATION": "1",
+            "FAKETIME_NO_CACHE": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
             "FAKETIME_FORCE_MONOTONIC_FIX": "0",  # for old releases of glibc
             "NO_FAKE_STAT": "1",
