@@ -98,6 +98,20 @@ def test_a_job_goes_on_behind_the_last_polled_record(broker: KafkaServer) -> Non
     assert Task(ranges(broker, "further"), position).read(1) == [b"d"]
 
 
+def test_records_of_other_partitions_are_ready_at_once(broker: KafkaServer) -> None:
+    make_topic(broker.bootstrap_servers, "beside", partitions=2)
+    task = Task(ranges(broker, "beside"))
+    end, found = time.monotonic() + PATIENCE, False
+    while not found and time.monotonic() < end:
+        for partition in (0, 1):
+            produce(broker.bootstrap_servers, "beside", "a", "b", partition=partition)
+        time.sleep(0.5)  # both partitions have been fetched
+        while task.reader.poll() is not None:
+            found = found or task.reader.has_fetched
+    assert found
+    assert not task.reader.has_fetched
+
+
 def test_positions_are_those_of_epoch_jobs_in_both_directions(broker: KafkaServer) -> None:
     make_topic(broker.bootstrap_servers, "both", partitions=2)
     produce(broker.bootstrap_servers, "both", "a", "b")

@@ -362,6 +362,14 @@ class SourceReader(ABC):
         return ""
 
     @property
+    def has_fetched(self) -> bool:
+        """Whether the next `poll` returns elements that were read together with those of the last one.
+
+        The task calls `poll` again before it waits for further elements.
+        """
+        return False
+
+    @property
     def pending_records(self) -> int | None:
         """Unread records of the splits, for metrics; None if the source does not count them. Does not block."""
         return None

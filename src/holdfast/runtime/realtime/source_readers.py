@@ -34,6 +34,7 @@ class SourceReaders:
         self._readers: dict[str, SourceReader] = {}
         self._finished: dict[str, dict[str, int]] = {}
         self._turns: list[str] = []
+        self._polled = 0
         self.polled_split = ""
 
     def add(self, assigned: Mapping[str, Sequence[SourceSplit]]) -> None:
@@ -77,6 +78,7 @@ class SourceReaders:
         for _ in self._turns:
             uid = self._turns.pop(0)
             self._turns.append(uid)
+            self._polled += 1
             if uid not in paused:
                 found = self._readers[uid].poll()
                 if found is not None and len(found):
@@ -84,7 +86,15 @@ class SourceReaders:
                     if isinstance(found, pa.RecordBatch):
                         return uid, found
                     return uid, elements_to_batch(found, self._types[uid], uid)
+        self._polled = 0
         return None
+
+    def has_more(self) -> bool:
+        """Return whether to poll again before waiting: elements of one source must not wait for those of another."""
+        if self._polled < len(self._turns):
+            return True
+        self._polled = 0
+        return any(reader.has_fetched for reader in self._readers.values())
 
     def snapshot(self, barrier: int) -> dict[str, dict[str, Any]]:
         """Return the state of each split behind the last polled element, by uid and id.

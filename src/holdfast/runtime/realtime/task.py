@@ -669,7 +669,7 @@ class RealTimeTask:
                 self._wait_for_credit()
             elif found is None:
                 self._wait_for_driver()
-            elif found[1].num_rows < self._at_once:
+            elif found[1].num_rows < self._at_once and not self._readers.has_more():
                 self._wait_for_flush()
 
     def _begin_partitions(self) -> None:

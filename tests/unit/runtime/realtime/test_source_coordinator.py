@@ -487,6 +487,55 @@ def test_a_paused_source_is_not_read() -> None:
     assert not readers.has_splits
 
 
+class _InPieces(SourceReader):
+    """Fetches two lists at once."""
+
+    def __init__(self) -> None:
+        self.fetched: list[list[int]] = []
+        self.fetches = 3
+
+    def add_splits(self, splits: Sequence[SourceSplit]) -> None:
+        pass
+
+    def poll(self) -> Sequence[int] | None:
+        if not self.fetched and self.fetches:
+            self.fetches -= 1
+            self.fetched = [[1], [2]]
+        return self.fetched.pop(0) if self.fetched else None
+
+    def snapshot(self) -> Mapping[str, Any]:
+        return {}
+
+    @property
+    def has_splits(self) -> bool:
+        return True
+
+    @property
+    def has_fetched(self) -> bool:
+        return bool(self.fetched)
+
+
+def test_all_sources_have_a_turn_and_all_that_was_fetched_is_read_before_the_task_waits() -> None:
+    class InPieces(NumberSource):
+        def create_reader(self, task: int) -> SourceReader:
+            return _InPieces()
+
+    sources = {uid: InPieces(1, 2) for uid in ("a", "b")}
+    plan = plan_of(*(source_node(uid, split_source=source) for uid, source in sources.items()))
+    readers = SourceReaders(plan.sources, sources, 0)
+    readers.add({uid: [SourceSplit("0", None)] for uid in sources})
+    reads = []
+    for _ in range(3):
+        reads.append([readers.poll()])
+        while readers.has_more():
+            reads[-1].append(readers.poll())
+    assert [[(uid, numbers_of((uid, batch))) for uid, batch in read] for read in reads] == [
+        [("a", [1]), ("b", [1]), ("a", [2]), ("b", [2])]
+    ] * 3
+    assert readers.poll() is None
+    assert not readers.has_more()
+
+
 @given(
     rate=st.integers(1, 100_000), steps=st.lists(st.floats(0, 0.5), min_size=1, max_size=20), tasks=st.integers(1, 4)
 )

@@ -219,6 +219,10 @@ class _TopicReader(SourceReader):
         return "" if self._polled is None else _split_id(self._polled)
 
     @property
+    def has_fetched(self) -> bool:
+        return bool(self._ready)
+
+    @property
     def pending_records(self) -> int | None:
         pending = 0
         for place, state in self._open.items():
