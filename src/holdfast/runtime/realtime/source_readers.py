@@ -91,7 +91,7 @@ class SourceReaders:
 
     def has_more(self) -> bool:
         """Return whether to poll again before waiting: elements of one source must not wait for those of another."""
-        if self._polled < len(self._turns):
+        if 0 < self._polled < len(self._turns):
             return True
         self._polled = 0
         return any(reader.has_fetched for reader in self._readers.values())

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException, Message
@@ -77,16 +76,14 @@ class TopicSplits(SplitSource):
         return own.offset
 
 
-def _by_partition(batch: pa.RecordBatch) -> Iterator[tuple[PartitionKey, pa.RecordBatch]]:
-    numbers = np.unique(batch.column("partition").to_numpy()).tolist()
-    places = [(topic, number) for topic in batch.column("topic").unique().to_pylist() for number in numbers]
+def _by_partition(messages: Sequence[Message], batch: pa.RecordBatch) -> Iterator[tuple[Any, pa.RecordBatch]]:
+    """Yield the rows of each partition."""
+    places = set(zip(map(Message.topic, messages), map(Message.partition, messages), strict=True))
     if len(places) == 1:
-        yield places[0], batch
+        yield places.pop(), batch
         return
     for topic, number in places:
-        own = batch.filter((pc.field("topic") == topic) & (pc.field("partition") == number))
-        if own.num_rows:
-            yield (topic, number), own
+        yield (topic, number), batch.filter((pc.field("topic") == topic) & (pc.field("partition") == number))
 
 
 def _split_id(place: PartitionKey) -> str:
@@ -273,7 +270,7 @@ class _TopicReader(SourceReader):
         if records:
             batch = record_batch(records)
             self._rows = max(1, min(_BATCH_ROWS, 2 * self._rows, _BATCH_BYTES * batch.num_rows // (batch.nbytes or 1)))
-            for place, own in _by_partition(batch):
+            for place, own in _by_partition(records, batch):
                 self._add(place, own)
         if len(records) < len(messages):
             for message in messages:
