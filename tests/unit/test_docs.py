@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -441,19 +442,24 @@ def test_the_page_on_queries_names_every_error() -> None:
 
 def test_each_quoted_message_is_raised_or_logged() -> None:
     quoted = re.findall(r"^\*\*`(.+?)`\*\*$", text_of("docs/troubleshooting.md"), re.MULTILINE)
-    messages = "\n".join(texts_of_source())
+    messages = texts_of_source()
     assert len(quoted) > 60
     assert [fragment for fragment in quoted if fragment.strip(". ") not in messages] == []
 
 
 def test_a_message_that_nothing_raises_is_found() -> None:
-    messages = "\n".join(texts_of_source())
+    messages = texts_of_source()
     assert "is a Spark Connect session, on which Holdfast does not run yet" in messages
     assert "is a Spark Connect session, on which Flink does not run yet" not in messages
 
 
-def texts_of_source() -> Iterator[str]:
-    """Yield each text in the source, with three dots for the values in it."""
+@cache
+def texts_of_source() -> str:
+    """Return each text in the source on a line, with three dots for the values in it."""
+    return "\n".join(_texts())
+
+
+def _texts() -> Iterator[str]:
     for path in sorted(ROOT.glob("src/holdfast/**/*.py")):
         nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
         docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
