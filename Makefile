@@ -131,7 +131,7 @@ test-all: $(STAMP) downloads ## Run all tests but those of make soak (an hour on
 		$(PYTEST) $(ON_SPARK) -n 2 -m "$(ALL)" --durations 40 || failed=$$?; \
 	exit $$failed
 
-durations: ## Run all tests, and store how long each took: make test leaves out those of more than 2 seconds
+durations: ## Run all tests, and store how long each took: make test leaves out those of more than 1.5 seconds
 	STORE_DURATIONS=1 $(MAKE) test-all
 
 test-again: $(STAMP) ## Run again what failed in the last run

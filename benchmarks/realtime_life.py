@@ -10,7 +10,7 @@ output. It has a process of its own.
 
 - **Idle**: one event a second. `core` is the share of one core that the driver, the JVM and the workers use.
 - **Kills**: at the rate, with a checkpoint each second, one of the four workers is killed after some seconds, again and
-  again. `seconds` is for how long no row came out.
+  again. `seconds` is for how long no row came out. It contains the delay of a restart, which is one second.
 - **Rescales**: at the same rate, from parallelism 2 to 3 and back.
 - **Memory**: with a checkpoint each second, once a minute, in MB: the resident memory of the driver and the JVM, that
   of the workers without mapped files, and these (`mapped`), the heap behind a collection, and direct memory. The

@@ -53,6 +53,10 @@ def start(run: RealTimeRun) -> RunningJob:
             "execution.checkpointing.dir": f"{run.workspace}/checkpoints",
             "execution.checkpointing.interval": interval,
             "parallelism.default": run.parallelism,
+            # The default delay grows with each failure, so that the tenth kill would measure the delay.
+            "restart-strategy.type": "fixed-delay",
+            "restart-strategy.fixed-delay.attempts": 1000,
+            "restart-strategy.fixed-delay.delay": "1 s",
             "spark.master": f"local[{max(8, 2 * run.parallelism)}]",
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
