@@ -26,7 +26,7 @@ from holdfast.cli.program import options_of
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.secret import redacted_message
-from holdfast.runtime.job.options import EXECUTION_TRIGGER
+from holdfast.runtime.job.options import EXECUTION_TRIGGER, is_real_time_trigger
 from holdfast.spark.java import ensure_java, java_version
 from holdfast.storage.file_system import absolute, local_path, parent
 from holdfast.storage.local import require_exclusive_creation
@@ -134,7 +134,7 @@ def findings(options: Configuration, checkpoint_dir: str | None) -> Iterator[Fin
         checkpoint_dir: Its checkpoint directory, if it is known.
     """
     yield Finding("Holdfast", OK, f"{__version__} on Python {_text(sys.version_info[:3])}")
-    is_real_time = options.get(EXECUTION_TRIGGER).strip().lower() in ("real-time", "realtime")
+    is_real_time = is_real_time_trigger(options.get(EXECUTION_TRIGGER))
     yield check_spark(is_real_time=is_real_time)
     yield check_java(spark_version())
     yield check_worker_python(options)

@@ -24,7 +24,7 @@ from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration, parse_duration
 from holdfast.kernel.secret import get_logger
 from holdfast.runtime.job.engine import EngineLostError
-from holdfast.runtime.job.options import EXECUTION_TRIGGER, JOB_NAME
+from holdfast.runtime.job.options import EXECUTION_TRIGGER, JOB_NAME, is_real_time_trigger
 from holdfast.spark.java import ensure_java
 
 logger = get_logger(__name__)
@@ -384,7 +384,7 @@ class EpochTrigger:
             return cls()
         if word in ("available-now", "availablenow"):
             return cls(ends=True)
-        if word in ("real-time", "realtime"):
+        if is_real_time_trigger(word):
             return cls(is_real_time=True)
         try:
             return cls(interval=parse_duration(text))

@@ -73,6 +73,12 @@ EXECUTION_TRIGGER: Final = ConfigOption(
     "when it arrives, and checkpoints are taken while it runs. It needs Spark 4.3.",
 )
 
+
+def is_real_time_trigger(text: str) -> bool:
+    """Return whether a value of `execution.trigger` is that of real-time jobs."""
+    return text.strip().lower() in ("real-time", "realtime")
+
+
 PACKED_EXCHANGE: Final = ConfigOption(
     "execution.exchange.packed",
     bool,
