@@ -615,7 +615,7 @@ _FLINK_ALTERNATIVES: Final = (
     ("pipeline.serialization-config", "elements are not Java objects; declare output_type."),
     ("pipeline.force-", "elements are not Java objects; declare output_type."),
     ("pipeline.closure-cleaner-level", "functions are pickled with their closures."),
-    ("pipeline.watermark-alignment.", "with_watermark_alignment() pauses a source as a whole, not its splits."),
+    ("pipeline.watermark-alignment.", "with_watermark_alignment() pauses a task's source as a whole, not its splits."),
     ("pipeline.jobvertex-parallelism-overrides", "set the parallelism by uid: holdfast rescale, JobClient.rescale()."),
     ("execution.target", "a job runs where its program is started: holdfast run, holdfast submit or spark-submit."),
     ("execution.attached", "execute() waits for the end of the job, execute_async() does not."),

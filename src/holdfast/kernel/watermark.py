@@ -254,17 +254,23 @@ class WatermarkStrategy:
     def with_watermark_alignment(
         self, watermark_group: str, max_allowed_watermark_drift: timedelta, update_interval: timedelta | None = None
     ) -> WatermarkStrategy:
-        """Return the same strategy for a `KafkaSource` that waits for other sources.
+        """Return the same strategy for a source that waits for other sources; pass it to `from_source`.
 
-        After each epoch the watermarks of the sources of a group are compared. A source that is more than the drift
-        ahead of the least one reads nothing in the next epoch. Only sources that left something unread in the epoch
-        count for the least watermark, so no source waits for one that has nothing to read.
+        A source that is more than the drift ahead of the least watermark of its group pauses. In a real-time job every
+        source can pause, and its tasks are compared, as in Flink: those that are idle, read to their end or without a
+        watermark do not count.
+
+        In a job by epochs only a `KafkaSource` with `set_max_rows_per_epoch` can pause. Sources are compared after each
+        epoch. Only those that left something unread in the epoch count, so no source waits for one that has nothing to
+        read.
 
         Args:
             watermark_group: Sources of one job with the same group wait for each other.
-            max_allowed_watermark_drift: How far the source may be ahead; the data of one epoch comes on top.
+            max_allowed_watermark_drift: How far the source may be ahead; the data of one epoch comes on top, in real
+                time that of one poll.
             update_interval: How long the source uses the least watermark it received last, in processing time; default:
-                one second, as in Flink. A source may wait longer than needed by this much.
+                one second, as in Flink. A source may wait longer than needed by this much. In real time the shortest
+                interval of the job applies to all of its sources, and at least 10 ms.
 
         Raises:
             ConfigurationError: The group has no name, an argument is not a length of time, or the strategy has no

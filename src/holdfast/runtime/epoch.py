@@ -112,7 +112,7 @@ class JobEpochs:
         self.operator_states = start.operator_states
         self._has_earlier_epoch = False
         self._event_time = EventTimeKeeper(start.event_time)
-        self._alignment = SourceAlignment(plan.aligned)
+        self._alignment = SourceAlignment({} if job.engine.aligns_sources else plan.aligned)
         self.replan(plan)
         self.epoch = start.epoch
         self.processing_time = start.processing_time

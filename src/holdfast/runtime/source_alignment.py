@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from holdfast.errors import ConfigurationError
 from holdfast.kernel.secret import get_logger
-from holdfast.kernel.watermark import MAX_WATERMARK, MIN_WATERMARK
-from holdfast.runtime.function.source import AlignedSource
+from holdfast.kernel.watermark import MAX_WATERMARK, MIN_WATERMARK, WatermarkAlignment
+from holdfast.runtime.function.source import AlignedSource, EpochGate
 
 logger = get_logger(__name__)
 
@@ -29,13 +30,17 @@ class SourceAlignment:
 
     Args:
         aligned: The aligned sources, by the uids of their clocks.
+
+    Raises:
+        ConfigurationError: A source has no gate.
     """
 
     def __init__(self, aligned: Mapping[str, AlignedSource]) -> None:
         self._groups: dict[str, dict[str, AlignedSource]] = {}
+        self._gates = require_gates(aligned)
         for uid, source in aligned.items():
             self._groups.setdefault(source.alignment.group, {})[uid] = source
-            source.gate.reset()
+            self._gates[uid].reset()
         self._limits: dict[str, _Limit] = {}
 
     def decide(self, watermarks: Mapping[str, int], processing_time: int) -> set[str]:
@@ -57,14 +62,13 @@ class SourceAlignment:
 
     def close(self) -> None:
         """Open all gates at the end of the attempt."""
-        for members in self._groups.values():
-            for source in members.values():
-                source.gate.reset()
+        for gate in self._gates.values():
+            gate.reset()
 
     def _align_group(
         self, members: Mapping[str, AlignedSource], known: Mapping[str, int], processing_time: int
     ) -> set[str]:
-        unread = {uid for uid in known if members[uid].gate.has_more}
+        unread = {uid for uid in known if self._gates[uid].has_more}
         least = min((known[uid] for uid in unread), default=None)
         waiting: set[str] = set()
         for is_new in (False, True):
@@ -73,11 +77,12 @@ class SourceAlignment:
             waiting = {uid for uid, time in known.items() if uid in limits and time > limits[uid].watermark}
             if unread - waiting:
                 break  # a source reads, so there is a next epoch
-        for uid, source in members.items():
-            if uid in waiting and not source.gate.is_closed:
+        for uid in members:
+            gate = self._gates[uid]
+            if uid in waiting and not gate.is_closed:
                 limit = self._limits[uid].watermark
                 logger.debug("paused the source of %r: its watermark is %d, its limit %d", uid, known[uid], limit)
-            source.gate.close() if uid in waiting else source.gate.open()
+            gate.close() if uid in waiting else gate.open()
         return waiting
 
     def _update_limits(
@@ -90,3 +95,58 @@ class SourceAlignment:
                 self._limits.pop(uid, None)
             elif is_new or before is None or processing_time - before.set_at >= alignment.interval:
                 self._limits[uid] = _Limit(least + alignment.drift, processing_time)
+
+
+def require_gates(aligned: Mapping[str, AlignedSource]) -> dict[str, EpochGate]:
+    """Return the gates by which a job by epochs pauses its aligned sources, by the uids of their clocks.
+
+    Raises:
+        ConfigurationError: A source has none: the program was made for a real-time job.
+    """
+    gates = {uid: source.gate for uid, source in aligned.items() if source.gate is not None}
+    without = aligned.keys() - gates.keys()
+    if without:
+        raise ConfigurationError(
+            f"with_watermark_alignment() of {min(without)!r}: the source can wait for others only in a real-time job, "
+            "and execution.trigger was changed after from_source(). Set it to real-time again, or remove the alignment "
+            "from the strategy."
+        )
+    return gates
+
+
+class AlignmentLimits:
+    """The limits of the aligned sources of a real-time job, by the watermarks that its tasks report, as in Flink.
+
+    The limit of a source is the least watermark that a task reported for a source of its group, plus its drift. All
+    tasks count, also those of the source itself.
+
+    Args:
+        alignments: The alignment of each source, by the uid of its clock.
+
+    Attributes:
+        limits: The largest watermark with which a source is read, by the uid of its clock; those without are not
+            limited.
+    """
+
+    def __init__(self, alignments: Mapping[str, WatermarkAlignment]) -> None:
+        self._alignments = alignments
+        self._reports: dict[int, Mapping[str, int | None]] = {}
+        self.limits: Mapping[str, int] = {}
+
+    def report(self, task: int, watermarks: Mapping[str, int | None]) -> bool:
+        """Record the watermarks of a task in place of those before, and return whether a limit has changed.
+
+        Args:
+            task: Number of the task.
+            watermarks: Its watermark of each clock; None for one that does not count.
+        """
+        self._reports[task] = watermarks
+        least: dict[str, int] = {}
+        for report in self._reports.values():
+            for uid, watermark in report.items():
+                if watermark is not None:
+                    group = self._alignments[uid].group
+                    least[group] = min(least.get(group, watermark), watermark)
+        before = self.limits
+        self.limits = {uid: least[one.group] + one.drift for uid, one in self._alignments.items() if one.group in least}
+        return self.limits != before

@@ -24,6 +24,7 @@ from holdfast.runtime.function.source import SourceStatistics
 from holdfast.runtime.graph.input_matching import InputRules
 from holdfast.runtime.graph.plan import JobPlan, Stage
 from holdfast.runtime.job.engine import Engine, EngineUnavailableError, EpochDriver, EpochInput, Outcome, StagedInput
+from holdfast.runtime.source_alignment import require_gates
 from holdfast.spark.exchange import EpochJobPlan, RunStage
 from holdfast.spark.failure import cause_of, translate, translate_fatal
 from holdfast.spark.frame import ArrowStep, map_in_arrow, staged_frame
@@ -118,7 +119,7 @@ class SparkEngine(Engine):
         self.update_plan(job)
         self._unread = beginning.unread
         self._restored: dict[str, Any] = dict(positions or {})
-        gates = [source.gate.place for source in job.plan.aligned.values()]
+        gates = [gate.place for gate in require_gates(job.plan.aligned).values()]
         folder = new_folder(self._session, "holdfast-query-", *gates)
         self._private = QueryDirectory(folder, self._directory, token)
         if beginning.streaming is not None:

@@ -25,6 +25,7 @@ from holdfast.runtime.exchange.stage_message import JobDescriptor
 from holdfast.runtime.function.source import SplitSource
 from holdfast.runtime.graph.stream_graph import SourceNode
 from holdfast.runtime.job.control import JobStatus
+from holdfast.runtime.job.options import EXECUTION_TRIGGER
 from holdfast.runtime.master.job_master import JobMaster
 from holdfast.runtime.realtime.engine import RealTimeEngine, TaskGroup
 from holdfast.runtime.realtime.task import RealTimeStage, RealTimeTask
@@ -191,7 +192,7 @@ class RealTimeProgram(StreamExecutionEnvironment):
     """
 
     def __init__(self) -> None:
-        super().__init__(Configuration(), None)
+        super().__init__(Configuration({EXECUTION_TRIGGER.key: "real-time"}), None)
 
     def source(self, uid: str, split_source: SplitSource, type_info: Any, *, is_bounded: bool = False) -> DataStream:
         """Add a source that tasks read, and return its stream.

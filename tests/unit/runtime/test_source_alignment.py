@@ -21,10 +21,12 @@ from holdfast.datastream.stream.data_stream import DataStream
 from holdfast.datastream.stream.stream_factory import aligned_source, elements_of
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.clock import ManualClock
+from holdfast.kernel.watermark import WatermarkAlignment
 from holdfast.runtime.function.source import EpochGate
 from holdfast.runtime.graph.event_time import EventTimeKeeper, WatermarkClock
 from holdfast.runtime.job.control import JobStatus
 from holdfast.runtime.job.engine import EngineError, EpochDriver, Outcome
+from holdfast.runtime.source_alignment import AlignmentLimits
 from holdfast.testing.epoch_runner import LocalEngine, LocalInput
 from tests.examples import examples
 from tests.stories import ledger
@@ -123,7 +125,7 @@ class Job:
 
     def _stream(self, program: Program, uid: str, strategy: WatermarkStrategy) -> DataStream:
         source, aligned = aligned_source(Queued(), strategy)
-        if aligned is not None:
+        if aligned is not None and aligned.gate is not None:
             self.gates[uid] = aligned.gate
         return elements_of(source, program.source(uid, READING), strategy, None, aligned=aligned)
 
@@ -326,3 +328,45 @@ def test_an_invalid_alignment_is_rejected(arguments: Any, told: str) -> None:
         monotonous().with_watermark_alignment(*arguments)
     with pytest.raises(ConfigurationError, match="this strategy never has one"):
         WatermarkStrategy.no_watermarks().with_watermark_alignment("all", Duration.of_seconds(1))
+
+
+ALIGNMENTS = {
+    "a": WatermarkAlignment("one", 0, 0),
+    "b": WatermarkAlignment("one", 5, 0),
+    "c": WatermarkAlignment("one", 30, 0),
+    "other": WatermarkAlignment("two", 7, 0),
+}
+REPORTS = st.fixed_dictionaries(dict.fromkeys(ALIGNMENTS, st.none() | st.integers(-50, 50)))
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), REPORTS)))
+def test_a_limit_is_the_least_watermark_that_counts_and_the_drift(
+    reports: list[tuple[int, dict[str, int | None]]],
+) -> None:
+    limits = AlignmentLimits(ALIGNMENTS)
+    for number, (task, watermarks) in enumerate(reports):
+        before = dict(limits.limits)
+        has_changed = limits.report(task, watermarks)
+        last = dict(reports[: number + 1]).values()
+        for uid, alignment in ALIGNMENTS.items():
+            members = [other for other, one in ALIGNMENTS.items() if one.group == alignment.group]
+            counted = [at for report in last for other in members if (at := report[other]) is not None]
+            assert limits.limits.get(uid) == (min(counted) + alignment.drift if counted else None)
+        assert has_changed == (before != limits.limits)
+        for group in ("one", "two"):
+            members = [uid for uid, one in ALIGNMENTS.items() if one.group == group]
+            counted = [(uid, at) for report in last for uid in members if (at := report[uid]) is not None]
+            assert not counted or any(at <= limits.limits[uid] for uid, at in counted), "all would wait"
+
+
+def test_sources_that_do_not_count_hold_nobody() -> None:
+    limits = AlignmentLimits(ALIGNMENTS)
+    assert limits.report(0, {"a": 10, "b": 500, "c": None, "other": 900})
+    assert limits.limits == {"a": 10, "b": 15, "c": 40, "other": 907}
+    assert not limits.report(1, {"a": 11, "b": None, "c": None, "other": None})
+    assert limits.report(0, {"a": None, "b": 500, "c": None, "other": 900}), "it has ended, or is idle"
+    assert limits.limits == {"a": 11, "b": 16, "c": 41, "other": 907}
+    assert limits.report(1, {"a": None, "b": None, "c": None, "other": None})
+    assert limits.report(0, {"a": None, "b": None, "c": None, "other": 900})
+    assert limits.limits == {"other": 907}, "nobody is counted, so nobody is limited"

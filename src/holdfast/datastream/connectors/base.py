@@ -99,7 +99,8 @@ class Source(ABC):
     def with_gate(self, gate: EpochGate) -> Source:
         """Return the same source, but paused in epochs that are planned while the gate is closed.
 
-        It reports to the gate in each epoch whether unread data is left, as `with_watermark_alignment` needs it.
+        It reports to the gate in each epoch whether unread data is left, as `with_watermark_alignment` needs it. In a
+        real-time job every source can pause, without a gate.
 
         Args:
             gate: The gate.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -172,8 +172,15 @@ def _say_what_is_made(rows: DataStream, elements: DataStream) -> None:
     node.elements = f"{'records' if node.splits is None else node.splits.form()} of {elements.get_type().ddl}"
 
 
-def aligned_source(source: Source, strategy: WatermarkStrategy) -> tuple[Source, AlignedSource | None]:
+def aligned_source(
+    source: Source, strategy: WatermarkStrategy, is_real_time: Callable[[], bool] = lambda: False
+) -> tuple[Source, AlignedSource | None]:
     """Return the source with a gate, and the alignment, if its strategy has one; otherwise the source alone.
+
+    Args:
+        source: The source.
+        strategy: How its elements get timestamps and watermarks.
+        is_real_time: Returns whether the program configures a real-time job, which needs no gate.
 
     Raises:
         ConfigurationError: The source cannot wait, or it is no strategy.
@@ -186,7 +193,12 @@ def aligned_source(source: Source, strategy: WatermarkStrategy) -> tuple[Source,
     if strategy.alignment is None:
         return source, None
     gate = EpochGate()
-    return source.with_gate(gate), AlignedSource(strategy.alignment, gate)
+    try:
+        return source.with_gate(gate), AlignedSource(strategy.alignment, gate)
+    except ConfigurationError:
+        if not is_real_time():
+            raise
+        return source, AlignedSource(strategy.alignment, None)
 
 
 def elements_of(

@@ -223,10 +223,15 @@ class EpochGate:
 
 @dataclass(frozen=True)
 class AlignedSource:
-    """A source whose watermarks are aligned with those of others, and its gate."""
+    """A source whose watermarks are aligned with those of others.
+
+    Attributes:
+        alignment: How far it may be ahead of them.
+        gate: Pauses it in jobs by epochs; None if only a real-time job can pause it.
+    """
 
     alignment: WatermarkAlignment
-    gate: EpochGate
+    gate: EpochGate | None
 
 
 # Sources of real-time jobs, under the names of Flink's FLIP-27. The enumerator runs in the driver and finds splits. The

@@ -175,6 +175,7 @@ class Engine(ABC):
         source_tasks: Number of tasks that read the sources; 0 where the sources decide.
         fires_timers: Whether tasks fire processing-time timers when they are due, and not in an epoch for them.
         tasks_merge: Whether tasks may merge runs: they know exactly the version before the epoch.
+        aligns_sources: Whether the engine pauses aligned sources, and not the job between epochs.
         web_url: URL of the engine's own web interface; None if it has none, or is not prepared.
         failed_at: Time of the monotonic clock at which tasks of this attempt have failed; None if they have not, or the
             engine does not know. The delay of a restart begins then, and not when all tasks have ended, as in Flink.
@@ -183,6 +184,7 @@ class Engine(ABC):
     source_tasks: int = 0
     fires_timers: bool = False
     tasks_merge: bool = True
+    aligns_sources: bool = False
     web_url: str | None = None
     failed_at: float | None = None
 

@@ -17,6 +17,10 @@ then on a task sends JSON, and the driver sends pickles::
                                              message may be
     driver  grant {consumer, frames, bytes}  the same, to a producer
     task    drained {splits}                 a task has read all splits that it got to their ends
+    task    watermarks {watermarks}          if they have changed, once in the update interval: the watermark of each
+                                             clock whose source is aligned; null for one that does not count
+    driver  limits {limits}                  to tasks without producers: the largest watermark with which an aligned
+                                             source is read, by clock
     task    metrics {metrics}                each second, as `RealTimeMetrics`
 """
 

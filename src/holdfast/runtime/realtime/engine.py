@@ -43,6 +43,7 @@ from holdfast.runtime.realtime.control import ControlServer, Message, TaskKey
 from holdfast.runtime.realtime.message import FRAME_BYTES
 from holdfast.runtime.realtime.source_coordinator import Assignments, SourceCoordinator, refuse_unsupported_inputs
 from holdfast.runtime.realtime.task import RealTimeStage
+from holdfast.runtime.source_alignment import AlignmentLimits
 from holdfast.runtime.task.stage_task import has_subtask
 
 logger = get_logger(__name__)
@@ -125,6 +126,7 @@ class RealTimeEngine(Engine):
     batch_rows = 10_000
     fires_timers = True
     tasks_merge = False  # their version may be one epoch behind that of the driver
+    aligns_sources = True
 
     def __init__(self, configuration: Configuration, source_tasks: int) -> None:
         self.source_tasks = source_tasks
@@ -147,6 +149,8 @@ class RealTimeEngine(Engine):
         self._assigned: dict[int, int] = {}
         self._drained: dict[int, int] = {}
         self._metrics: dict[TaskKey, tuple[float, RealTimeMetrics]] = {}
+        self._limits = AlignmentLimits({})
+        self._sends_limits = threading.Lock()
         self._triggered_at = 0.0
 
     # For subclasses
@@ -317,6 +321,7 @@ class RealTimeEngine(Engine):
             self._barriers, self._accepted = {}, 0
             self._assigned, self._drained = dict.fromkeys(range(self.source_tasks), 0), {}
             self._metrics = {}
+            self._limits = AlignmentLimits({uid: one.alignment for uid, one in self._job.plan.aligned.items()})
         numbered = self._stages(self._job.plan)
         counts = [tasks for _, tasks in numbered]
         stages = [
@@ -575,6 +580,9 @@ class RealTimeEngine(Engine):
                 producer = task[0] - 1, partition
                 server.send(producer, "grant", consumer=task[1], frames=sequence, bytes=message["bytes"])
             return
+        if kind == "watermarks":
+            self._limit_sources(server, task, message["watermarks"])
+            return
         with self._changed:
             if server is not self._server:
                 return
@@ -596,6 +604,16 @@ class RealTimeEngine(Engine):
                 raise ValueError(f"task {task} sent a message of the unknown kind {kind!r}")
             self._changed.notify_all()
 
+    def _limit_sources(self, server: ControlServer, task: TaskKey, watermarks: Mapping[str, int | None]) -> None:
+        """Record the watermarks of a task, and send all tasks that read sources the limits that follow from them."""
+        with self._sends_limits:  # in the order in which they are computed
+            with self._changed:
+                limits = self._limits if server is self._server else None
+            if limits is not None and limits.report(task[1], watermarks):
+                logger.debug("the limits of aligned sources are %s", limits.limits)
+                for one in self._tasks_of(self._first_stage):
+                    server.send(one, "limits", limits=limits.limits)
+
 
 def refuse_unsupported_steps(plan: JobPlan) -> None:
     """Reject steps that a real-time job cannot run.
@@ -607,11 +625,6 @@ def refuse_unsupported_steps(plan: JobPlan) -> None:
         raise ConfigurationError(
             "transform() behind a Python operator is a function of the rows of an epoch, which a real-time job does "
             f"not have: use map(), process() or another operator, or {_BY_EPOCHS}."
-        )
-    if plan.aligned:
-        raise ConfigurationError(
-            f"with_watermark_alignment() of {min(plan.aligned)!r} is decided from epoch to epoch: remove it, or "
-            f"{_BY_EPOCHS}. Event time follows the slowest source in any case."
         )
     for edge in plan.edges:
         if edge.key is not None and edge.key.spec.order_by:

@@ -25,6 +25,7 @@ class SourceReaders:
     Attributes:
         polled_split: The split of the elements that `poll` returned last, for a source whose splits are ordered each by
             itself; empty if they may be of several.
+        paused: Uids of the sources that are not read now.
     """
 
     def __init__(self, plans: Sequence[SourcePlan], sources: Mapping[str, SplitSource], task: int) -> None:
@@ -36,6 +37,7 @@ class SourceReaders:
         self._turns: list[str] = []
         self._polled = 0
         self.polled_split = ""
+        self.paused: Collection[str] = frozenset()
 
     def add(self, assigned: Mapping[str, Sequence[SourceSplit]]) -> None:
         """Read these splits too, by uid of their source."""
@@ -62,15 +64,13 @@ class SourceReaders:
 
     def seconds_to_next(self) -> float | None:
         """Return the seconds after which a poll may return elements; None if only a poll finds out."""
-        known = [reader.seconds_to_next for reader in self._readers.values() if reader.has_splits]
+        read = [reader for uid, reader in self._readers.items() if uid not in self.paused]
+        known = [reader.seconds_to_next for reader in read if reader.has_splits]
         seconds = [one for one in known if one is not None]
         return min(seconds, default=math.inf) if len(seconds) == len(known) else None
 
-    def poll(self, paused: Collection[str] = ()) -> tuple[str, pa.RecordBatch] | None:
+    def poll(self) -> tuple[str, pa.RecordBatch] | None:
         """Return elements of a source, with its uid; None if there are none now. The sources have turns.
-
-        Args:
-            paused: Uids of sources that are not read now.
 
         Raises:
             OutputTypeError: A source returned elements that do not have its type.
@@ -79,7 +79,7 @@ class SourceReaders:
             uid = self._turns.pop(0)
             self._turns.append(uid)
             self._polled += 1
-            if uid not in paused:
+            if uid not in self.paused:
                 found = self._readers[uid].poll()
                 if found is not None and len(found):
                     self.polled_split = self._readers[uid].polled_split
@@ -94,7 +94,7 @@ class SourceReaders:
         if 0 < self._polled < len(self._turns):
             return True
         self._polled = 0
-        return any(reader.has_fetched for reader in self._readers.values())
+        return any(reader.has_fetched for uid, reader in self._readers.items() if uid not in self.paused)
 
     def snapshot(self, barrier: int) -> dict[str, dict[str, Any]]:
         """Return the state of each split behind the last polled element, by uid and id.
@@ -121,6 +121,11 @@ class SourceReaders:
         """Return the unread records of a source; None if it counts none."""
         reader = self._readers.get(uid)
         return None if reader is None else reader.pending_records
+
+    def has_splits_of(self, uid: str) -> bool:
+        """Return whether a split of a source is not read to its end."""
+        reader = self._readers.get(uid)
+        return reader is not None and reader.has_splits
 
     @property
     def has_splits(self) -> bool:

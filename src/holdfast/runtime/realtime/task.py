@@ -7,6 +7,7 @@ in the memory of this process.
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 import time
@@ -19,6 +20,7 @@ import pyarrow as pa
 
 from holdfast.errors import CheckpointDeclinedError, CheckpointFailureReason, HoldfastError, StorageError
 from holdfast.kernel.clock import Clock
+from holdfast.kernel.secret import get_logger
 from holdfast.kernel.watermark import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.runtime.exchange.layout import MessageLayout, arriving_layout
 from holdfast.runtime.exchange.stage_message import EpochDescriptor
@@ -53,6 +55,8 @@ from holdfast.state.operator_snapshot import OperatorSnapshot
 from holdfast.state.run_file import RunHandle
 from holdfast.state.version import StateVersion
 
+logger = get_logger(__name__)
+
 _WATERMARK_SECONDS: Final = 0.2
 """Seconds between two watermarks to consumers that get no elements; Flink's auto-watermark interval."""
 _IDLE_SECONDS: Final = 0.5
@@ -81,6 +85,10 @@ _SILENT_SECONDS: Final = 0.1
 _SILENT_WAIT: Final = 0.05
 _SILENT_PAUSE: Final = 0.01
 _COLLECTION_SECONDS: Final = 0.5
+_SHORTEST_REPORT: Final = 0.01
+"""Seconds between two reports of the watermarks of aligned sources, if the update interval is shorter."""
+_PAUSED_REPORT: Final = 0.1
+"""The same while a source is paused, if the update interval is longer: it may wait for a report of its own."""
 _END: Final = object()
 
 
@@ -223,6 +231,12 @@ class RealTimeTask:
         self._unaccepted: list[tuple[int, TaskReport]] = []
         self._meter = TaskMeter(job.configuration.get(LATENCY_HISTORY))
         self._source_uids = sorted(self._sources)
+        self._aligned = () if stage.producers else tuple(sorted(plan.aligned))
+        intervals = [one.alignment.interval / 1000 for one in plan.aligned.values()]
+        self._report_seconds = max(min(intervals, default=math.inf), _SHORTEST_REPORT)
+        self._reported_at = -math.inf
+        self._reported: Mapping[str, int | None] = dict.fromkeys(self._aligned)
+        self._limits: Mapping[str, int] = {}
         self._latency_seconds = job.configuration.get(LATENCY_INTERVAL) / 1000
         self._marked_at = time.monotonic()
         self._markers: list[LatencyMarker] = []
@@ -643,6 +657,8 @@ class RealTimeTask:
             self._handle_all()
             has_credit = not self._stage.consumers or self._frames.has_credit
             self._begin_partitions()
+            if self._aligned:
+                self._align()
             markers = self._due_markers() if has_credit else []
             self._polled_at = time.monotonic()
             found = self._meter.poll(self._readers.poll) if has_credit else None
@@ -680,6 +696,37 @@ class RealTimeTask:
                     own.begin_partitions(uid, assigned, self._clock.now_ms())
             self._splits_of = {}
 
+    def _align(self) -> None:
+        """Pause the sources that are above their limits, and report watermarks that have changed, if it is time."""
+        now = self._clock.now_ms()
+        paused: set[str] = set()
+        for uid, limit in self._limits.items():
+            if self._own_clocks[uid].progress(now) > limit:
+                paused |= self._own_clocks[uid].sources
+        if paused != self._readers.paused:
+            logger.debug("the sources %s are paused: the limits are %s", sorted(paused), self._limits)
+            self._readers.paused = paused
+            for own in self._own_clocks.values():
+                own.set_paused(bool(own.sources) and own.sources <= paused, now)
+        if self._seconds_to_report(seconds := time.monotonic()) <= 0:
+            watermarks = {uid: self._counted_watermark(uid, now) for uid in self._aligned}
+            if watermarks != self._reported:
+                self._reported, self._reported_at = watermarks, seconds
+                self._driver.send("watermarks", watermarks=watermarks)
+
+    def _seconds_to_report(self, now: float) -> float:
+        """Return the seconds until changed watermarks may be reported; 0 or less if they may."""
+        seconds = min(self._report_seconds, _PAUSED_REPORT) if self._readers.paused else self._report_seconds
+        return self._reported_at + seconds - now
+
+    def _counted_watermark(self, uid: str, now: int) -> int | None:
+        """Return the watermark for which other sources wait; None if they do not wait for this one."""
+        own = self._own_clocks[uid]
+        watermark = own.watermark(now)
+        if watermark in (IDLE, MIN_WATERMARK) or not any(map(self._readers.has_splits_of, own.sources)):
+            return None
+        return watermark
+
     def _limit_polls(self, has_read: bool) -> None:
         """Read less at once while that is more than later stages take, and slowly more while it is not."""
         if self._frames.excess > _EXCESS:
@@ -701,6 +748,8 @@ class RealTimeTask:
             waits.append(self._seconds_to_flush(now))
         if self._latency_seconds:
             waits.append(self._latency_seconds)
+        if self._aligned and (seconds := self._seconds_to_report(now)) > 0:
+            waits.append(seconds)
         timer = self._next_timer()
         if timer is not None:
             waits.append(timer)
@@ -765,6 +814,8 @@ class RealTimeTask:
             self._task.writer.set_message_bytes(min(self._message_bytes))
         elif kind == "trigger":
             self._triggered.append(Barrier(message["epoch"], message["time"]))
+        elif kind == "limits":
+            self._limits = message["limits"]
         elif kind == "abort":
             self._abandon(message["epoch"])
         elif kind == "stop":
@@ -801,16 +852,18 @@ class RealTimeTask:
 class _OwnClock:
     """A step of the task that assigns timestamps: its watermark, over all barriers.
 
-    That of a source whose partitions are ordered follows the slowest partition that is not idle.
+    That of a source whose partitions are ordered follows the slowest partition that is not idle. While its sources are
+    paused, no idle time-out runs, and the clock is not idle: they may have unread elements, which would be late.
     """
 
     def __init__(self, clock: WatermarkClock, sources: frozenset[str]) -> None:
         self._clock = clock
-        self._sources = sources
+        self.sources = sources
         self.is_per_partition = self._clock.is_per_partition
         self._partitions: dict[tuple[str, str], tuple[int | None, int]] = {}
         self._reached: int | None = None
         self._heard: int | None = None
+        self._paused_at: int | None = None
 
     def follow(self, executor: TimestampExecutor) -> None:
         """Follow the executor of the time up to the next barrier."""
@@ -826,7 +879,7 @@ class _OwnClock:
 
     def begin_partitions(self, uid: str, splits: Iterable[str], now: int) -> None:
         """Wait for the elements of these splits of a source, if the clock has its elements."""
-        if uid in self._sources:
+        if uid in self.sources:
             self._partitions.update({(uid, split_id): (None, now) for split_id in splits})
 
     def end_partitions(self, uid: str, splits: Iterable[str]) -> None:
@@ -848,17 +901,35 @@ class _OwnClock:
         known = [at for at in active if at is not None]
         return min(known, default=None) if len(known) == len(active) else None
 
-    def watermark(self, now: int) -> int:
-        """Return the watermark; `IDLE` if there were no elements for the idle time-out."""
-        executor = self._executor
-        reached = self._slowest(now) if self.is_per_partition else executor.reached()
+    def set_paused(self, is_paused: bool, now: int) -> None:
+        """Stop the idle time-outs while the sources are not read."""
+        if is_paused:
+            self._paused_at = now if self._paused_at is None else self._paused_at
+        elif self._paused_at is not None:
+            passed, self._paused_at = max(0, now - self._paused_at), None
+            for partition, (at, heard) in self._partitions.items():
+                self._partitions[partition] = at, min(heard + passed, now)
+            self._heard = now
+
+    def progress(self, now: int) -> int:
+        """Return the watermark, also of an idle clock."""
+        if self.is_per_partition:
+            reached = self._slowest(now if self._paused_at is None else self._paused_at)
+        else:
+            reached = self._executor.reached()
         if reached is not None and (self._reached is None or reached > self._reached):
             self._reached = reached
+        return self._clock.watermark(self._reached)
+
+    def watermark(self, now: int) -> int:
+        """Return the watermark; `IDLE` if there were no elements for the idle time-out."""
+        watermark, executor = self.progress(now), self._executor
         if self._heard is None or executor.records_in != self._rows:
             self._rows, self._heard = executor.records_in, now
-        if self._clock.idleness is not None and now - self._heard >= self._clock.idleness:
+        idleness = self._clock.idleness
+        if idleness is not None and self._paused_at is None and now - self._heard >= idleness:
             return IDLE
-        return self._clock.watermark(self._reached)
+        return watermark
 
 
 def _sources_of(step: Step, stage: Stage) -> frozenset[str]:

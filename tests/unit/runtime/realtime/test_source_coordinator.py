@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -480,9 +481,13 @@ def test_a_paused_source_is_not_read() -> None:
     plan = plan_of(source_node("few", collection=[1]), source_node("others", collection=[2]))
     readers = SourceReaders(plan.sources, split_sources(plan), 0)
     readers.add(coordinator_of(plan, tasks=1).assignments()[0])
-    assert numbers_of(readers.poll({"few"})) == [2]
-    assert readers.poll({"few"}) is None
-    assert readers.has_splits
+    readers.paused = {"few"}
+    assert numbers_of(readers.poll()) == [2]
+    assert readers.poll() is None
+    assert readers.has_splits and readers.has_splits_of("few") and not readers.has_splits_of("others")
+    assert readers.seconds_to_next() == math.inf, "nothing but the paused source has elements, so the task may sleep"
+    readers.paused = set()
+    assert readers.seconds_to_next() is None
     assert numbers_of(readers.poll()) == [1]
     assert not readers.has_splits
 
