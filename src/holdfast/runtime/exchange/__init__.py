@@ -1,1 +1,1 @@
-"""What crosses between the driver and tasks, and between tasks."""
+"""Messages, columns and reports that cross between the driver and tasks, and between tasks."""

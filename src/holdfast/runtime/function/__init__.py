@@ -1,1 +1,1 @@
-"""What users subclass: functions and sinks."""
+"""Base classes of user functions, sources and sinks, and the metrics of functions."""

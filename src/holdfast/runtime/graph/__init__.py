@@ -1,1 +1,1 @@
-"""What a program asks for, and how it is cut into stages."""
+"""The graph of a program, and its plan: stages, steps and edges."""

@@ -1,1 +1,1 @@
-"""One task in a worker process: its steps, what they read and what they report."""
+"""One task in a worker process: its steps, their input, their state and its report."""
