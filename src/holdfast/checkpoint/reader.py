@@ -1,4 +1,4 @@
-"""Reads checkpoints, by the register's pointers or by path.
+"""Reads the documents of checkpoints, by the register's pointers or by path. Runs are opened in tasks.
 
 A damaged checkpoint is never skipped silently: the error names the file and proposes another checkpoint, which the
 operator may choose with `execution.state-recovery.path` (`-s PATH`).

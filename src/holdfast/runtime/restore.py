@@ -1,4 +1,9 @@
-"""Restore: where a job attempt starts, and which operator gets which state of a checkpoint."""
+"""Restore: where a job attempt starts, and which operator gets which state of a checkpoint.
+
+Only documents are read here. `checkpoint/claim.py` brings the files of a requested snapshot into the job's directory.
+`JobAttempt` uses the result: `Engine.prepare` sets the positions of the sources, and tasks open the runs in the first
+epoch (`runtime/task/stage_task.py`).
+"""
 
 from __future__ import annotations
 
@@ -92,7 +97,7 @@ def restore(job: Job, writer: RegisterWriter, *, is_first: bool) -> AttemptStart
 
     Args:
         job: The job.
-        writer: Raised before, so that no other leader can complete a checkpoint any more.
+        writer: The writer of the attempt. Its token is raised, so no other leader can complete a checkpoint any more.
         is_first: Whether this process has completed no checkpoint; only then a requested start counts.
 
     Raises:
@@ -204,7 +209,7 @@ def _renaming(missing: Sequence[str], new: Sequence[str]) -> str:
 
 
 def restored_versions(plan: JobPlan, operators: Iterable[OperatorMetadata], allow_non_restored: bool) -> Versions:
-    """Return the state versions of the job's keyed operators from a checkpoint.
+    """Return the state versions of the job's keyed operators from a checkpoint; no run is opened.
 
     Args:
         plan: The job.

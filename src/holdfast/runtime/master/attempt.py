@@ -1,12 +1,15 @@
-"""One attempt of a job: one term of one leader, from raising the token to its outcome.
+"""One attempt of a job: one term of one leader, from its restored start to its outcome.
 
 ::
 
-    raise token -> read register -> plan -> restore -> commit the checkpoint's output -> epochs ... -> outcome
-         |                                                                                   |
-         +---- FencedError: another leader took over; this process stops and deletes nothing-+
+    JobMaster:  raise token -> restore: choose and read a checkpoint (`runtime/restore.py`)
+                                 |
+    JobAttempt: plan -> assign state to operators -> prepare sinks, master hooks and engine
+                                 |
+                commit the checkpoint's output -> epochs ... -> outcome
 
-Everything that an attempt knows beside its checkpoint and the requested parallelism is in memory and is lost with it.
+At each step a FencedError may show that another leader took over: this process stops and deletes nothing. Everything
+that an attempt knows beside its checkpoint and the requested parallelism is in memory and is lost with it.
 """
 
 from __future__ import annotations

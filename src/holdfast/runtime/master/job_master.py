@@ -265,7 +265,7 @@ class JobMaster:
         return self.control.is_ending
 
     def _begin_term(self, writer: RegisterWriter) -> JobStatus | None:
-        """Read the register; return how the job ended for good, or None if it must run."""
+        """Compare the register with what was read before; return how the job ended for good, None if it must run."""
         seen, self._seen = self._seen, writer.state
         others_led = seen is not None and writer.token > seen.token + 1
         if not self._has_begun:
