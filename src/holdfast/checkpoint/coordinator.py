@@ -8,7 +8,8 @@ Tasks are `ExecutionVertex` objects, which are triggered and acknowledge::
     coordinator.receive_acknowledge_message(AcknowledgeCheckpoint(job_id, "task-0", 1))
     future.result().get_external_pointer()
 
-A job master takes checkpoints at the ends of epochs, in its own thread::
+A job attempt takes checkpoints at the ends of epochs, in its own thread; `EpochCheckpoints` calls the coordinator
+(`runtime/commit/checkpointing.py`)::
 
     services = CoordinatorServices.for_job_attempt(writer, directory, configuration, failures)
     coordinator = CheckpointCoordinator.for_epochs(services)
@@ -17,10 +18,14 @@ A job master takes checkpoints at the ends of epochs, in its own thread::
             coordinator.acknowledge(pending, task.execution_id)
         completed = coordinator.complete(pending, metadata)     # document, then pointer: the commit point
 
+In a real-time job `begin` is called before the barrier that ends the epoch is sent, and the tasks acknowledge before
+the epoch is accepted. The real-time engine triggers by the interval itself, so `is_due` is only for jobs by epochs.
+
 A savepoint is begun in the same way (`properties=CheckpointProperties.for_savepoint()`). It is written to
 `pending.location`, with paths relative to it, and gets no pointer.
 
-`checkpoint/protocol.py` decides, `checkpoint/instruction_executor.py` does the I/O.
+`checkpoint/protocol.py` decides, `checkpoint/instruction_executor.py` does the I/O: its `write_checkpoint` writes the
+document, and `checkpoint/store.py` the pointer into the job's register (`storage/register.py`).
 """
 
 from __future__ import annotations
@@ -160,10 +165,10 @@ class CheckpointCoordinator:
 
     @classmethod
     def for_epochs(cls, services: CoordinatorServices) -> CheckpointCoordinator:
-        """Return the coordinator of a job attempt, which one thread calls at the ends of epochs.
+        """Return the coordinator of a job attempt, which one thread calls.
 
-        It triggers no tasks and has no thread: `begin` names the epoch that has ended and the tasks that must
-        acknowledge. Requests of other threads wait in the job's `JobControl`.
+        It triggers no tasks and has no thread: `begin` names the epoch and the tasks that must acknowledge. Requests of
+        other threads wait in the job's `JobControl`.
         """
         coordinator = cls.__new__(cls)
         coordinator._assemble(services, Vertices(), for_epochs=True)
@@ -313,7 +318,7 @@ class CheckpointCoordinator:
     # The ends of epochs
 
     def is_due(self, epoch: int) -> bool:
-        """Whether a periodic checkpoint is due at the end of an epoch."""
+        """Return whether a periodic checkpoint is due at the end of an epoch, in a job by epochs."""
         with self._lock:
             return self._protocol.is_periodic_due(epoch)
 
@@ -326,7 +331,7 @@ class CheckpointCoordinator:
         properties: CheckpointProperties | None = None,
         external_location: str | None = None,
     ) -> PendingCheckpoint | None:
-        """Begin a snapshot at the end of an epoch. Blocks for I/O if ids must be reserved.
+        """Begin the snapshot of an epoch. Blocks for I/O if ids must be reserved.
 
         Args:
             epoch: The epoch.

@@ -47,7 +47,7 @@ class CheckpointParticipant:
 
 @dataclass(frozen=True)
 class EpochEnd:
-    """The end of an epoch, at which a job takes checkpoints.
+    """The end of an epoch, at which a job takes checkpoints: past, or in a real-time job the next barrier.
 
     Attributes:
         epoch: The epoch.

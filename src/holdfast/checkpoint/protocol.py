@@ -319,7 +319,7 @@ class CheckpointProtocol:
         return CheckpointTriggerRequest(chosen, external_location, is_periodic, self._clock.now_ms(), epoch_end)
 
     def trigger_at_epoch_end(self, request: CheckpointTriggerRequest) -> Instructions:
-        """Trigger the snapshot of an epoch that has ended, without a queue: its job takes one after the other."""
+        """Trigger the snapshot of an epoch, without a queue. In a real-time job its tasks take it afterwards."""
         refusal = self._rejection_reason(request)
         if refusal is not None:
             return self._reject(request, refusal)

@@ -2,6 +2,9 @@
 
 An epoch that completes no checkpoint keeps its state versions in memory and its output staged. Both become part of the
 next checkpoint; a failure before that loses both, as in Flink.
+
+`checkpoint/coordinator.py` writes document and pointer. In a real-time job the engine begins the checkpoint of each
+epoch (`runtime/realtime/engine.py`), its tasks acknowledge it, and `on_epoch_accepted` completes it.
 """
 
 from __future__ import annotations
@@ -220,8 +223,8 @@ class EpochCheckpoints:
         self._begun.append(begun)
         return begun
 
-    def _take_begun(self, epoch: int) -> EpochCheckpoint | None:
-        """Return the checkpoint that was begun for an epoch; None if there is none."""
+    def _pop_begun(self, epoch: int) -> EpochCheckpoint | None:
+        """Remove and return the checkpoint that was begun for an epoch; None if there is none."""
         return self._begun.popleft() if self._begun and self._begun[0].epoch == epoch else None
 
     def on_epoch_abandoned(self, error: EpochAbandonedError, epochs: JobEpochs) -> None:
@@ -230,7 +233,7 @@ class EpochCheckpoints:
         Raises:
             HoldfastError: More checkpoints have failed than execution.checkpointing.tolerable-failed-checkpoints.
         """
-        begun = self._take_begun(epochs.epoch)
+        begun = self._pop_begun(epochs.epoch)
         if begun is not None:
             self._aborted.append(begun.pending.checkpoint_id)
         if self._failures.cause is not None:
@@ -369,7 +372,7 @@ class EpochCheckpoints:
             CheckpointError: It could not be completed; nothing became visible.
         """
         assert self._pending_result is not None
-        begun = self._take_begun(epochs.epoch)
+        begun = self._pop_begun(epochs.epoch)
         self._requests = self._control.waiting if begun is None else begun.requests
         pending = None if begun is None else begun.pending
         tasks = [] if pending is not None else acknowledged_tasks(self._pending_result, epochs, self._previous_epoch)
