@@ -1,7 +1,12 @@
 """Interface of engines, which run the epochs of a job, and the `Job` itself.
 
 `holdfast.spark.engine` runs epochs as Spark jobs, `holdfast.testing.epoch_runner` in this process without a JVM. Job
-master, tasks and everything durable are the same for both.
+master, tasks and everything durable are the same for both, and for the engines of real-time jobs
+(`holdfast.runtime.realtime.engine`). Engine and job attempt call each other::
+
+    JobAttempt.run --drive--> Engine --process(input)--> JobAttempt --execute--> Engine: the tasks of the epoch
+                                                             |
+                                                             +-- accepts the epoch, completes its checkpoint
 """
 
 from __future__ import annotations
@@ -115,10 +120,13 @@ class BegunCheckpoint(Protocol):
 
 
 class EpochDriver(Protocol):
-    """The job master, as the engine sees it."""
+    """The job attempt as its engine sees it (`JobAttempt` in `runtime/master/attempt.py`)."""
 
     def process(self, epoch_input: EpochInput) -> None:
-        """Run one epoch with input to its end, including its checkpoint; sinks may still commit. Blocks."""
+        """Run one epoch with input to its end, including its checkpoint; sinks may still commit. Blocks.
+
+        Calls `Engine.execute` for each epoch job.
+        """
 
     def tick_if_due(self) -> None:
         """Run an epoch without input if a timer or a request is due; raises the failure of a commit."""
@@ -215,7 +223,11 @@ class Engine(ABC):
 
     @abstractmethod
     def drive(self, driver: EpochDriver) -> Outcome:
-        """Feed epochs to the driver until inputs end or a stop is requested. Blocks; raises the failure."""
+        """Pass the input of each epoch to `driver.process` until inputs end or a stop is requested. Blocks.
+
+        Raises:
+            HoldfastError: The failure of the attempt.
+        """
 
     @abstractmethod
     def execute(
