@@ -308,7 +308,7 @@ class JobEpochs:
                 self._compaction.merged_by_task(run if step.merged else None)
         for uid, runs in written.items():
             self.versions[uid] = self.versions[uid].plus(runs)
-        self.operator_states.take(report.steps(), self._parallelism)
+        self.operator_states.update(report.steps(), self._parallelism)
         self.least_timer = _least(step.least_timer for step in report.steps())
         if self._compaction is not None:
             self._compaction.offer(self.versions, self.plan, self._now())
@@ -381,9 +381,9 @@ def run_epoch_jobs(
     staged: list[str] = []
     try:
         for number, epoch_job in enumerate(plan.epoch_jobs):
-            given = StagedInput(number, files) if number else epoch_input
-            answer = engine.execute(epoch, given)
-            report = answer if isinstance(answer, EpochReport) else check_epoch(answer, epoch_job.tasks)
+            job_input = StagedInput(number, files) if number else epoch_input
+            reports = engine.execute(epoch, job_input)
+            report = reports if isinstance(reports, EpochReport) else check_epoch(reports, epoch_job.tasks)
             stages += report.stages
             epoch = replace(epoch, event_time=epoch.event_time.plus(report.observed()))
             for step in report.steps():

@@ -90,7 +90,7 @@ class SparkEngine(Engine):
         self._trigger = trigger
         self._clock = clock
         self._query: StreamingQuery | None = None
-        self._private: QueryDirectory | None = None
+        self._query_directory: QueryDirectory | None = None
         self._consumed = ConsumedFiles()
         self._broadcast: Any = None
         self._failure: BaseException | None = None
@@ -121,16 +121,16 @@ class SparkEngine(Engine):
         self._restored: dict[str, Any] = dict(positions or {})
         gates = [gate.place for gate in require_gates(job.plan.aligned).values()]
         folder = new_folder(self._session, "holdfast-query-", *gates)
-        self._private = QueryDirectory(folder, self._directory, token)
+        self._query_directory = QueryDirectory(folder, self._directory, token)
         if beginning.streaming is not None:
-            self._private.seed(beginning.streaming)
+            self._query_directory.seed(beginning.streaming)
 
     def source_metrics(self) -> Mapping[str, SourceStatistics]:
         found = self._listeners.numbers()
         for uid, records in self._pending_records().items():
             found[uid] = found.get(uid, SourceStatistics()) + SourceStatistics(records=records)
-        private = self._private
-        for uid, files in ({} if private is None else self._frames.splits.waiting(private.path)).items():
+        directory = self._query_directory
+        for uid, files in ({} if directory is None else self._frames.splits.waiting(directory.path)).items():
             found[uid] = found.get(uid, SourceStatistics()) + files
         return found
 
@@ -243,8 +243,8 @@ class SparkEngine(Engine):
         return True
 
     def _start_query(self, frame: DataFrame, driver: EpochDriver) -> None:
-        assert self._private is not None
-        private = self._private
+        assert self._query_directory is not None
+        directory = self._query_directory
 
         def each_batch(batch: DataFrame, batch_id: int) -> None:
             with self._restart_lock:
@@ -252,7 +252,7 @@ class SparkEngine(Engine):
                     raise RuntimeError(f"batch {batch_id} was not run, because the query is started again")
                 self._between_batches.clear()
             try:
-                self._run_batch(driver, private, batch, batch_id)
+                self._run_batch(driver, directory, batch, batch_id)
             except BaseException as error:  # noqa: BLE001 - the job gets it after Spark has ended the query
                 self._failure = (
                     error if isinstance(error, HoldfastError) else translate(error, f"running batch {batch_id}")
@@ -265,7 +265,7 @@ class SparkEngine(Engine):
         writer = (
             frame.writeStream.foreachBatch(each_batch)
             .queryName(f"{OUR_NAME}{self._job.key}")
-            .option("checkpointLocation", private.uri)
+            .option("checkpointLocation", directory.uri)
             .trigger(**self._trigger.arguments())
         )
         try:
@@ -273,17 +273,17 @@ class SparkEngine(Engine):
         except Exception as error:
             raise translate(error, "starting the streaming query") from error
 
-    def _run_batch(self, driver: EpochDriver, private: QueryDirectory, batch: DataFrame, batch_id: int) -> None:
+    def _run_batch(self, driver: EpochDriver, directory: QueryDirectory, batch: DataFrame, batch_id: int) -> None:
         if batch_id <= self._last_batch:  # the query was stopped before it committed the batch
             return
         if not self._is_set_up:
             epoch_settings(batch.sparkSession)
             self._is_set_up = True
-        planned = self._frames.splits.replace_listings(batch, private.path, batch_id)
+        planned = self._frames.splits.replace_listings(batch, directory.path, batch_id)
         frame = self._frames.with_static(planned, self._unread)
 
         def positions() -> dict[str, Any]:
-            streaming = private.positions(batch_id, driver.epoch)
+            streaming = directory.positions(batch_id, driver.epoch)
             inputs = self._frames.identities.to_json(streaming["offsets"][str(batch_id)])
             return self._positions({**streaming, "inputs": inputs})
 
@@ -387,8 +387,8 @@ class SparkEngine(Engine):
             logger.debug("closing the attempt: %s", error)
         self._query = None
         self._broadcast = None
-        if self._private is not None:
+        if self._query_directory is not None:
             with suppress(OSError):  # the error that failed the attempt matters, not this one
-                self._consumed.record(self._frames.identities.lines, self._private.path / "sources")
-            remove_folder(self._session, self._private.path)
-            self._private = None
+                self._consumed.record(self._frames.identities.lines, self._query_directory.path / "sources")
+            remove_folder(self._session, self._query_directory.path)
+            self._query_directory = None

@@ -92,7 +92,7 @@ class OperatorStates:
     def for_epoch(self) -> dict[str, Subtasks]:
         return dict(self._by_uid)
 
-    def take(self, reports: Iterable[StepReport], parallelism: Mapping[str, int]) -> None:
+    def update(self, reports: Iterable[StepReport], parallelism: Mapping[str, int]) -> None:
         """Update the state from the reports of an accepted epoch.
 
         Args:

@@ -1,8 +1,8 @@
 """One task of one stage in one epoch: a pure function from (state versions, input rows) to (output rows, report).
 
-`StageTask` opens the state versions, passes the elements that arrive through the steps of the stage, fires timers at
-the end of its input, writes one run for each keyed step, lets sinks stage, and emits its report. File names belong to
-one attempt, so an attempt that fails, is repeated or is late does no damage.
+`StageTask` opens the state versions, passes the elements that arrive through the steps of the stage
+(`runtime/task/steps.py`), fires timers at the end of its input, writes one run for each keyed step, lets sinks stage,
+and emits its report. File names belong to one attempt, so an attempt that fails, is repeated or is late does no damage.
 """
 
 from __future__ import annotations
@@ -399,7 +399,7 @@ class StageTask:
     def _run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         done = False
         try:
-            for number, _ in enumerate(self._taken(batches), start=1):
+            for number, _ in enumerate(self._process(batches), start=1):
                 if number % COLLECT_EVERY == 0:
                     collect_young()
                 yield from self.writer.drain()
@@ -440,16 +440,16 @@ class StageTask:
         for executor in self.executors:
             executor.abort()
 
-    def _taken(self, batches: Iterable[pa.RecordBatch]) -> Iterator[None]:
-        """Process what arrives; yields where the caller may drain the output."""
+    def _process(self, batches: Iterable[pa.RecordBatch]) -> Iterator[None]:
+        """Process batches of sources or of an exchange; yields where the caller may drain the output."""
         for batch in batches:
             if self._arriving is None:
-                yield from self._take_sources(batch)
+                yield from self._process_sources(batch)
             else:
-                self._take(self._arriving, batch)
+                self._process_exchange(self._arriving, batch)
                 yield
 
-    def _take_sources(self, batch: pa.RecordBatch) -> Iterator[None]:
+    def _process_sources(self, batch: pa.RecordBatch) -> Iterator[None]:
         for source, columns in self._sources.unpack(batch):
             yield from self.take_source(source, columns)
         yield
@@ -467,7 +467,7 @@ class StageTask:
                     yield
         self._deliver(port, _chunk(source, source.uid, columns), columns)
 
-    def _take(self, arriving: RowLayout | MessageLayout, batch: pa.RecordBatch) -> None:
+    def _process_exchange(self, arriving: RowLayout | MessageLayout, batch: pa.RecordBatch) -> None:
         try:
             controls, arrivals = arriving.unpack(batch)
             for content in controls:
@@ -574,7 +574,10 @@ class StageTask:
                 executor.meter.timed(executor.flush)
 
     def acknowledge(self) -> TaskReport:
-        """Write what the steps have changed and staged, and return their reports. The task takes no more."""
+        """Take the snapshot of the task: write what its steps have changed and staged, and return their reports.
+
+        The task processes nothing afterwards.
+        """
         reports = [_report_of(executor) for executor in self.executors]
         for executor in self.executors:
             executor.succeeded()

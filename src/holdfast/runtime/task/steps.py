@@ -1,7 +1,7 @@
 """Executors: the steps of a stage (operators, sinks, timestamp assigners, split readers) in one task.
 
 An executor takes chunks and may emit chunks. At the end of the input it emits what is left, and reports what it has
-made durable.
+made durable. The loops that call a user's function are in `runtime/operator/subtask.py`.
 """
 
 from __future__ import annotations
@@ -234,23 +234,23 @@ class OperatorExecutor(StepExecutor):
         began = time.monotonic()
         self._operator.snapshot_state()
         saved = time.monotonic()
-        state = self._written_state()
+        state = self._write_operator_state()
         return StepReport(
             self.step.uid,
             self.subtask,
             records_in=self.records_in,
             records_out=self.records_out,
             operator_state=state,
-            **self._written_keys(),
+            **self._write_keyed_state(),
             saving=_milliseconds(began, saved, time.monotonic()),
             metrics=self._operator.metrics.report(),
         )
 
-    def _written_keys(self) -> dict[str, Any]:
+    def _write_keyed_state(self) -> dict[str, Any]:
         """Write keyed state, and return its fields of the report."""
         return {}
 
-    def _written_state(self) -> dict[str, Any] | None:
+    def _write_operator_state(self) -> dict[str, Any] | None:
         """Write operator state, and return its handle, None if it has not changed."""
         state = self._operator.operator_state
         snapshot = None if state is None else state.snapshot()
@@ -321,7 +321,7 @@ class KeyedStepExecutor(OperatorExecutor):
         known = timestamps if self.step.has_timestamps else None
         return Chunk(self.step.output_type, self.step.uid, batch=batch, timestamps=known)
 
-    def _written_keys(self) -> dict[str, Any]:
+    def _write_keyed_state(self) -> dict[str, Any]:
         merge = self._epoch.merges.get(self.step.uid, {}).get(self.subtask)
         files = self._job.run_files
         merged = 0

@@ -231,12 +231,12 @@ class JobFrames:
     def __init__(self, plan: JobPlan, session: SparkSession, *, goes_back: bool = False) -> None:
         self._packing = packing = _SourceUnion(plan.epoch_jobs[0])
         self._session = session
-        given = [(source, frame_of(source.node, session)) for source in plan.sources if source.node is not None]
-        for source, frame in given:
+        inputs = [(source, frame_of(source.node, session)) for source in plan.sources if source.node is not None]
+        for source, frame in inputs:
             _check(source, frame)
             if goes_back:
                 _check_repeatable(source, frame)
-        frames = [(source, numbered_frame(frame, element_type_of(frame))) for source, frame in given]
+        frames = [(source, numbered_frame(frame, element_type_of(frame))) for source, frame in inputs]
         streams = [(s, f) for s, f in frames if f.isStreaming]
         self._static = [(s, f) for s, f in frames if not f.isStreaming]
         self.streaming = packing.union(streams)
