@@ -1,1 +1,1 @@
-"""The query clients and their common core."""
+"""The query clients, blocking and asynchronous, and their common core without I/O."""

@@ -109,7 +109,8 @@ Conversation = Generator[ServerCall, Frame, T]
 class ClientCore:
     """The queries of a client, and the state descriptions it has learned. Thread-safe; a conversation is not.
 
-    The public methods have the arguments and the documentation of the clients' methods of the same name.
+    The public methods have the arguments and the documentation of the clients' methods of the same name. They return a
+    `ClientRequest`, a `ServerCall` or a conversation; each client sends it, and returns what the documentation says.
     """
 
     def __init__(self) -> None:
@@ -362,7 +363,9 @@ def present_as(query: Callable[..., Any], run: Callable[..., Any], method: Calla
 
 @dataclass(slots=True)
 class ClientRequest:
-    """A request for the state of some keys.
+    """A request for the state of some keys, before it is encoded.
+
+    `encode` makes header and body of a `ServerCall` from it, which the server parses as a `GetRequest`.
 
     Attributes:
         job_id: The job.
@@ -499,6 +502,7 @@ class ClientRequest:
             _keys(codec, self.keys, f"State {self.state!r} has keys of type {_shown(codec)}")
 
     def many(self, answer: Frame, what: StateDescription) -> ManyResult:
+        """Return the state of all keys."""
         values, there = self.values(answer, what)
         return ManyResult(self.keys, values, origin_of(answer), there)
 

@@ -91,7 +91,8 @@ class StateView:
 
     @cached_property
     def is_whole(self) -> bool:
-        return sum(held.size for held in self.key_groups) == self.description.max_parallelism
+        """Whether the server serves all key groups of the state."""
+        return sum(served.size for served in self.key_groups) == self.description.max_parallelism
 
     @cached_property
     def missing_value(self) -> pa.Array:
@@ -221,7 +222,7 @@ class StateView:
         wanted = key_groups if key_groups is not None else KeyGroupRange(0, maximum - 1)
         if wanted.end >= maximum:
             raise BadRequestError(f"There are {maximum} key groups; {wanted.end} is not one of them.")
-        if sum(held.intersection(wanted).size for held in self.key_groups) != wanted.size:
+        if sum(served.intersection(wanted).size for served in self.key_groups) != wanted.size:
             raise UnknownKvStateIdError(f"Not all of the key groups {wanted.start} to {wanted.end} are served here.")
         low, high = hash_range(wanted, maximum)
         layers = [layer.between(low, high) for layer in self.layers]

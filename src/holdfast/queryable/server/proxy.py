@@ -1,4 +1,4 @@
-"""What a proxy of queries uses: locations, registrations, connections to other servers and to the leader.
+"""The parts of a query proxy: locations, registrations, connections to other servers and to the leader.
 
 `Router` in `routing.py` forwards the requests::
 

@@ -234,7 +234,9 @@ class LocalStates:
         )
         for group in groups:
             if not any(served.contains(group) for served in state.key_groups):
-                raise UnknownKvStateIdError(f"Key group {group} of state {state.description.name!r} is not held here.")
+                raise UnknownKvStateIdError(
+                    f"Key group {group} of state {state.description.name!r} is not served here."
+                )
 
     async def scan(self, request: ScanRequest, number: int) -> AsyncIterator[bytes]:
         """Yield the frames of a scan: head, batches, end. Rows are read in other threads than the event loop's."""

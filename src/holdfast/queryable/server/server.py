@@ -1,7 +1,12 @@
-"""The query server: a read replica of the checkpoints of jobs with a proxy in it.
+"""The query server: answers from completed checkpoints, and forwards requests for state that it does not serve.
 
 It runs in the process of the job, beside executors, or as a process of its own. It has one thread with an event loop,
-and one thread for each job that it follows.
+and one thread for each job that it follows. A request passes through these classes::
+
+    ServerConnection -> QueryService -+-> LocalStates -> CheckpointView       served here
+    (server_connection.py)            |   (routing.py)   (queryable/replica)
+                                      +-> Router -> PeerConnections           served by another server
+                                          (routing.py)   (proxy.py)
 """
 
 from __future__ import annotations
