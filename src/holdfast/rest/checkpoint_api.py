@@ -1,4 +1,7 @@
-"""`/jobs/:jobid/checkpoints`, `/savepoints` and `/stop`, and `/savepoint-disposal`."""
+"""`/jobs/:jobid/checkpoints`, `/savepoints` and `/stop`, and `/savepoint-disposal`.
+
+`checkpoint/statistics.py` makes the answers about checkpoints; their schemas are in `rest/schema/checkpoint_schema.py`.
+"""
 
 from __future__ import annotations
 

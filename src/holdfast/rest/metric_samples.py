@@ -1,4 +1,7 @@
-"""The metrics of a job, collected at each request: by Flink's names, and as samples."""
+"""The metrics of a job, collected at each request: by Flink's names, and as samples.
+
+`runtime/master/metric_catalog.py` declares them, and says how to add one.
+"""
 
 from __future__ import annotations
 

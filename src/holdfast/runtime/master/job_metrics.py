@@ -1,4 +1,8 @@
-"""Metrics of a job in this process: counted once an epoch from the reports of its tasks."""
+"""Metrics of a job in this process: counted once an epoch from the reports of its tasks.
+
+`runtime/master/metric_catalog.py` declares the metrics that users see, and says how to add one. Statistics of
+checkpoints are in `checkpoint/statistics.py`.
+"""
 
 from __future__ import annotations
 
