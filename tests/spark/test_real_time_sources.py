@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast.common import Duration, WatermarkStrategy
-from holdfast.datastream import ParquetFileSink
+from holdfast.datastream import DataStream, ParquetFileSink
 from holdfast.datastream.connectors.file_system import FileSource, StreamFormat
 from holdfast.datastream.connectors.number_seq import NumberSequenceSource
 from holdfast.errors import ConfigurationError, RestoreError
@@ -107,6 +107,40 @@ def test_epoch_jobs_and_real_time_jobs_continue_each_other_over_files(spark: Any
     job.by_epochs()
     job.put("last", "e", "a")
     job.by_epochs()
+
+
+def test_files_that_are_ahead_wait_for_those_of_another_source(spark: Any, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    env = environment(spark, tmp_path, execution_trigger="real-time", parallelism_default=1)
+    in_order = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda line, _: int(line))
+    aligned = in_order.with_watermark_alignment("files", Duration.of_seconds(1), Duration.of_millis(100))
+
+    def times_in(name: str) -> DataStream:
+        (tmp_path / name).mkdir()
+        files = FileSource.for_record_stream_format(StreamFormat.text_line_format(), str(tmp_path / name))
+        return env.from_source(files.monitor_continuously(Duration.of_millis(100)).build(), aligned, name).uid(name)
+
+    def put(name: str, at: int) -> None:
+        (tmp_path / "new").write_text(f"{at}\n")
+        (tmp_path / "new").rename(tmp_path / name / str(at))
+
+    def found() -> set[int]:
+        return {row["at"] for row in pq.read_table(str(out)).to_pylist()} if out.exists() else set()
+
+    times = times_in("behind").union(times_in("ahead")).map(lambda line: (int(line),), "at bigint")
+    times.uid("times").sink_to(ParquetFileSink(str(out))).uid("out")
+    client = env.execute_async("aligned")
+    put("behind", 1)
+    put("ahead", 1_000_000)
+    wait_until(lambda: found() == {1, 1_000_000}, client)
+    put("ahead", 1_000_001)
+    for at in (2, 3):
+        put("behind", at)
+        wait_until(lambda at=at: at in found(), client)  # type: ignore[misc]
+    assert 1_000_001 not in found()
+    put("behind", 999_999)
+    wait_until(lambda: 1_000_001 in found(), client)
+    client.stop()
 
 
 def plan_of(*streams: Any) -> JobPlan:

@@ -247,5 +247,7 @@ def elements_of(
         timed = strategy.per_partition() if source.is_partitioned() else strategy
         elements = elements.assign_timestamps_and_watermarks(replace(timed, alignment=None))
         assert isinstance(elements._node, TimestampNode)
-        elements._node.aligned = aligned
+        if aligned is not None:
+            assert isinstance(rows._node, SourceNode)
+            elements._node.aligned = replace(aligned, is_bounded=not rows._node.is_streaming)
     return SourceStream(rows, elements, decoded if decoder is not None else read)

@@ -228,10 +228,12 @@ class AlignedSource:
     Attributes:
         alignment: How far it may be ahead of them.
         gate: Pauses it in jobs by epochs; None if only a real-time job can pause it.
+        is_bounded: Whether it ends.
     """
 
     alignment: WatermarkAlignment
     gate: EpochGate | None
+    is_bounded: bool = False
 
 
 # Sources of real-time jobs, under the names of Flink's FLIP-27. The enumerator runs in the driver and finds splits. The

@@ -231,7 +231,7 @@ class RealTimeTask:
         self._unaccepted: list[tuple[int, TaskReport]] = []
         self._meter = TaskMeter(job.configuration.get(LATENCY_HISTORY))
         self._source_uids = sorted(self._sources)
-        self._aligned = () if stage.producers else tuple(sorted(plan.aligned))
+        self._aligned = {} if stage.producers else plan.aligned
         intervals = [one.alignment.interval / 1000 for one in plan.aligned.values()]
         self._report_seconds = max(min(intervals, default=math.inf), _SHORTEST_REPORT)
         self._reported_at = -math.inf
@@ -723,9 +723,8 @@ class RealTimeTask:
         """Return the watermark for which other sources wait; None if they do not wait for this one."""
         own = self._own_clocks[uid]
         watermark = own.watermark(now)
-        if watermark in (IDLE, MIN_WATERMARK) or not any(map(self._readers.has_splits_of, own.sources)):
-            return None
-        return watermark
+        has_ended = self._aligned[uid].is_bounded and not any(map(self._readers.has_splits_of, own.sources))
+        return None if has_ended or watermark in (IDLE, MIN_WATERMARK) else watermark
 
     def _limit_polls(self, has_read: bool) -> None:
         """Read less at once while that is more than later stages take, and slowly more while it is not."""
