@@ -73,26 +73,26 @@ def credit_not_given_back() -> Patch:
 
 def barrier_before_the_flush() -> Patch:
     """A barrier is sent before buffered elements that precede it."""
-    yield edited(RealTimeTask, "_barrier", "self._add_output()", "pass")
+    yield edited(RealTimeTask, "_pass_barrier", "self._add_output()", "pass")
 
 
 def position_after_the_next_read() -> Patch:
     """The position of a source includes elements that were read after the barrier."""
     line = "positions = self._readers.snapshot(number)"
-    yield edited(RealTimeTask, "_barrier", line, f"self._readers.poll(); {line}")
+    yield edited(RealTimeTask, "_pass_barrier", line, f"self._readers.poll(); {line}")
 
 
 def snapshot_after_the_next_elements() -> Patch:
     """A task processes elements after a barrier before it takes its snapshot."""
     more = "[self._task.take_arrival(one) for one in layout.arrivals(gate.take_messages(64))]"
-    line = "yield from self._barrier(barrier)"
+    line = "yield from self._pass_barrier(barrier)"
     yield edited(RealTimeTask, "_read_exchange", line, f"gate.release(barrier.number); {more}; {line}")
 
 
 def own_runs_forgotten() -> Patch:
     """After a barrier a task continues without the run that it has just written."""
     known = "versions.get(step.uid, StateVersion())"
-    yield edited(RealTimeTask, "_next", f"{known}.plus(", f"(lambda runs: {known})(")
+    yield edited(RealTimeTask, "_following_epoch", f"{known}.plus(", f"(lambda runs: {known})(")
 
 
 def task_without_driver_goes_on() -> Patch:
@@ -120,12 +120,12 @@ def reports_taken_twice() -> Patch:
 
 def reports_under_way_forgotten() -> Patch:
     """When a checkpoint completes, a task forgets what it has written for later ones."""
-    yield edited(RealTimeTask, "_accept", "elif number > decided:", "elif False:")
+    yield edited(RealTimeTask, "_record_epoch", "elif number > decided:", "elif False:")
 
 
 def abandoned_reports_forgotten() -> Patch:
     """A task forgets what it has written for a checkpoint that was aborted."""
-    yield edited(RealTimeTask, "_accept", "[(decided, merged)]", "[]")
+    yield edited(RealTimeTask, "_record_epoch", "[(decided, merged)]", "[]")
 
 
 def newest_acknowledgement_counts_for_all() -> Patch:

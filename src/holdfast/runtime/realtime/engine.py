@@ -450,7 +450,7 @@ class RealTimeEngine(Engine):
         while True:
             for one in list(self._barriers.values()):
                 if one.failure is None:
-                    self._count_answers(one)
+                    self._pass_answers(one)
             if barrier.failure is not None or len(barrier.reports) == number:
                 return barrier.failure
             self._check_tasks()
@@ -460,7 +460,7 @@ class RealTimeEngine(Engine):
                 if not any(one.has_news for one in self._barriers.values() if one.failure is None):
                     self._changed.wait(min(_POLL_SECONDS, self._sources.seconds_to_discovery()))
 
-    def _count_answers(self, barrier: _Barrier) -> None:
+    def _pass_answers(self, barrier: _Barrier) -> None:
         """Give the coordinator what tasks have answered to a barrier; abandon it if its checkpoint was aborted."""
         checkpoint = barrier.checkpoint
         assert checkpoint is not None

@@ -256,7 +256,7 @@ class RealTimeTask:
         self._driver = DriverConnection(
             self._stage.address, self._job.descriptor.control_secret, hello, self._inbox.put
         )
-        threading.Thread(target=self._acknowledge, name="holdfast-snapshots", daemon=True).start()
+        threading.Thread(target=self._acknowledge_snapshots, name="holdfast-snapshots", daemon=True).start()
         try:
             with paused_garbage_collection():
                 yield from self._run(batches)
@@ -320,7 +320,7 @@ class RealTimeTask:
         self._fired_at = None
         self._set_time()
 
-    def _next(self, epoch: EpochDescriptor) -> EpochDescriptor:
+    def _following_epoch(self, epoch: EpochDescriptor) -> EpochDescriptor:
         """Return the state behind a barrier: what the driver has accepted, and what this task has written since.
 
         Args:
@@ -352,7 +352,7 @@ class RealTimeTask:
             follows=True,
         )
 
-    def _barrier(self, barrier: Barrier) -> Iterator[pa.RecordBatch]:
+    def _pass_barrier(self, barrier: Barrier) -> Iterator[pa.RecordBatch]:
         """Send a barrier on, and take a snapshot."""
         number, gate = barrier.number, self._gate
         alignment, start_delay = (
@@ -388,14 +388,14 @@ class RealTimeTask:
         self._unaccepted.append((number, self._task.acknowledge()))
         if is_over:
             self._watermarks = {}
-        self._begin(self._next(epoch))
+        self._begin(self._following_epoch(epoch))
         reports, files, sync = tuple(self._unaccepted), self._files.kept(), time.monotonic() - began
         self._snapshots.put(_Snapshot(number, reports, positions, files, start_delay, alignment, sync))
 
     def _decline(self, number: int, reason: CheckpointFailureReason, message: str) -> None:
         self._driver.send("decline", epoch=number, reason=reason.name, message=message)
 
-    def _acknowledge(self) -> None:
+    def _acknowledge_snapshots(self) -> None:
         """Make snapshots durable, one after the other, beside the records that follow."""
         try:
             while (snapshot := self._snapshots.get()) is not None:
@@ -570,7 +570,7 @@ class RealTimeTask:
             self._pass_on(markers)
             if gate.barrier is not None and not gate.has_messages:
                 barrier = gate.barrier
-                yield from self._barrier(barrier)
+                yield from self._pass_barrier(barrier)
                 gate.release(barrier.number)
             self._fire_if_due(has_elements=bool(messages))
             yield from self._output()
@@ -679,7 +679,7 @@ class RealTimeTask:
             yield from self._output()
             self._limit_polls(found is not None)
             while self._triggered:
-                yield from self._barrier(self._triggered.pop(0))
+                yield from self._pass_barrier(self._triggered.pop(0))
             self._collect()
             if not has_credit:
                 self._wait_for_credit()
@@ -800,7 +800,7 @@ class RealTimeTask:
     def _handle_message(self, message: Mapping[str, Any]) -> None:
         kind = message["kind"]
         if kind in ("start", "epoch"):
-            self._accept(message["epoch"], message["accepted"], message["decided"])
+            self._record_epoch(message["epoch"], message["accepted"], message["decided"])
         if kind in ("start", "splits"):
             splits: Mapping[str, Sequence[SourceSplit]] = message["splits"]
             self._splits += sum(map(len, splits.values()))
@@ -822,7 +822,7 @@ class RealTimeTask:
         elif kind != "epoch":
             raise HoldfastError(f"the driver sent a message of the unknown kind {kind!r}")
 
-    def _accept(self, epoch: EpochDescriptor, accepted: int, decided: int) -> None:
+    def _record_epoch(self, epoch: EpochDescriptor, accepted: int, decided: int) -> None:
         """Record the next epoch, and the state that is accepted.
 
         Args:
