@@ -46,6 +46,10 @@ class Wire:
         self.address = ControlAddress("127.0.0.1", self._listener.getsockname()[1])
         threading.Thread(target=self._listen, daemon=True).start()
 
+    @property
+    def connections(self) -> int:
+        return len(self._open) // 2
+
     def cut(self, connections: int) -> None:
         """Cut the oldest connections, without a word to either end."""
         for one in self._open[: 2 * connections]:
@@ -129,6 +133,7 @@ def test_tasks_that_lose_their_driver_end_and_each_element_is_counted_once(tmp_p
     client = JobClient(start(tmp_path, engine))
     for launch in (1, 2):
         until(lambda launch=launch: len(engine.wires) >= launch and len(ledger.read(tmp_path / "out")) > 100 * launch)
+        until(lambda: engine.wires[-1].connections >= connections)
         engine.wires[-1].cut(connections)
     until(lambda: len(engine.wires) >= 3)
     finish(tmp_path, client)
