@@ -472,7 +472,8 @@ class StreamExecutionEnvironment:
             watermark_strategy = WatermarkStrategy.no_watermarks()
         if source_name is None:
             source_name = type(source).__name__
-        source, aligned = aligned_source(source, watermark_strategy, self._is_real_time)
+        is_real_time = is_real_time_trigger(self.get_configuration().get(EXECUTION_TRIGGER))
+        source, aligned = aligned_source(source, watermark_strategy, is_real_time=is_real_time)
         if isinstance(source, RealTimeSource):
             rows = self._real_time(source, source_name, type_info)
             return elements_of(source, rows, watermark_strategy, type_info, aligned=aligned)
@@ -493,9 +494,6 @@ class StreamExecutionEnvironment:
             frame = frame.toDF(VALUE_COLUMN)
         rows = self._rows(frame, element_type, source_name, None, listener, source.split_source())
         return elements_of(source, rows, watermark_strategy, type_info, aligned=aligned)
-
-    def _is_real_time(self) -> bool:
-        return is_real_time_trigger(self.get_configuration().get(EXECUTION_TRIGGER))
 
     def _real_time(self, source: RealTimeSource, name: str, type_info: Any) -> DataStream:
         own = source.element_type()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -173,14 +173,14 @@ def _say_what_is_made(rows: DataStream, elements: DataStream) -> None:
 
 
 def aligned_source(
-    source: Source, strategy: WatermarkStrategy, is_real_time: Callable[[], bool] = lambda: False
+    source: Source, strategy: WatermarkStrategy, *, is_real_time: bool = False
 ) -> tuple[Source, AlignedSource | None]:
     """Return the source with a gate, and the alignment, if its strategy has one; otherwise the source alone.
 
     Args:
         source: The source.
         strategy: How its elements get timestamps and watermarks.
-        is_real_time: Returns whether the program configures a real-time job, which needs no gate.
+        is_real_time: Whether the program configures a real-time job, which needs no gate.
 
     Raises:
         ConfigurationError: The source cannot wait, or it is no strategy.
@@ -196,7 +196,7 @@ def aligned_source(
     try:
         return source.with_gate(gate), AlignedSource(strategy.alignment, gate)
     except ConfigurationError:
-        if not is_real_time():
+        if not is_real_time:
             raise
         return source, AlignedSource(strategy.alignment, None)
 

@@ -39,7 +39,6 @@ from holdfast.runtime.job.progress import EpochProgress, JobHistory, ProgressRep
 from holdfast.runtime.job.requested_parallelism import RequestedParallelism
 from holdfast.runtime.master.job_metrics import JobFlow, JobMetrics, critical_ms, real_time_progress
 from holdfast.runtime.restore import AttemptStart, restored_versions, stored_max_parallelism
-from holdfast.runtime.source_alignment import require_gates
 from holdfast.runtime.task.operator_state import OperatorStates
 from holdfast.storage.register import RegisterWriter
 
@@ -98,8 +97,6 @@ class JobAttempt(EpochDriver):
             job.directory, restored.incarnation, job.configuration.get(HA_SUBMISSION) or ""
         )
         self._plan = self._first_plan()
-        if not job.engine.aligns_sources:
-            require_gates(self._plan.aligned)
         versions = restored_versions(self._plan, restored.operators, restored.allow_non_restored)
         self._checkpoints = EpochCheckpoints(
             job, writer, self._plan, restored, control, reports.statistics, reports.metrics.sinks

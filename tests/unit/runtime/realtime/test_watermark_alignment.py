@@ -380,7 +380,7 @@ def test_tasks_of_one_source_wait_for_each_other(tmp_path: Path) -> None:
     """Each task reads a range of the numbers, so the second one begins far ahead."""
     program, found = RealTimeProgram(), Rows()
     source, strategy = NumberSequenceSource(0, 59_999), alone_with(lambda n, _: n)
-    source, aligned = aligned_source(source, strategy, lambda: True)  # type: ignore[assignment]
+    source, aligned = aligned_source(source, strategy, is_real_time=True)  # type: ignore[assignment]
     numbers = program.source("numbers", source.split_source(), source.element_type(), is_bounded=True)
     timed = elements_of(source, numbers, strategy, None, aligned=aligned)
     timed.map(_see, READING).uid("seen").for_each_epoch(found.write).uid("out")
@@ -416,11 +416,11 @@ REFUSED_BY_EPOCHS = [
 
 @pytest.mark.parametrize("source", REFUSED_BY_EPOCHS, ids=lambda source: type(source).__name__)
 def test_sources_that_epochs_refuse_can_wait_in_real_time(source: Source) -> None:
-    found, aligned = aligned_source(source, waiting(), lambda: True)
+    found, aligned = aligned_source(source, waiting(), is_real_time=True)
     assert found is source
     assert aligned is not None and aligned.gate is None
     with pytest.raises(ConfigurationError, match=r"with_watermark_alignment\(\)"):
-        aligned_source(source, waiting(), lambda: False)
+        aligned_source(source, waiting())
 
 
 class Begun(Exception):
@@ -445,7 +445,7 @@ def test_the_configured_trigger_says_which_sources_can_wait() -> None:
 def test_a_source_without_a_gate_is_refused_by_epochs_when_the_trigger_was_changed(tmp_path: Path) -> None:
     program = EpochProgram()
     strategy = waiting()
-    source, aligned = aligned_source(NumberSequenceSource(1, 3), strategy, lambda: True)
+    source, aligned = aligned_source(NumberSequenceSource(1, 3), strategy, is_real_time=True)
     rows = elements_of(source, program.source("in", READING), strategy, None, aligned=aligned)
     rows.key_by("source").process(Number(), "source string, n bigint").uid("rows")
     rows.for_each_epoch(lambda frame, epoch: None).uid("out")
@@ -457,7 +457,7 @@ def test_a_source_without_a_gate_is_refused_by_epochs_when_the_trigger_was_chang
 
 def test_a_source_that_epochs_can_pause_keeps_its_gate_in_real_time() -> None:
     builder = KafkaSource.builder().set_bootstrap_servers("localhost:1").set_topics("words")
-    _, aligned = aligned_source(builder.set_max_rows_per_epoch(9).build(), waiting(), lambda: True)
+    _, aligned = aligned_source(builder.set_max_rows_per_epoch(9).build(), waiting(), is_real_time=True)
     assert aligned is not None and aligned.gate is not None
 
 
