@@ -21,6 +21,7 @@ class SourceReaders:
         plans: The inputs of the job.
         sources: Their sources, by uid.
         task: Number of the task.
+        at_once: Elements that a poll should return at most, until `limit` says otherwise.
 
     Attributes:
         polled_split: The split of the elements that `poll` returned last, for a source whose splits are ordered each by
@@ -28,10 +29,17 @@ class SourceReaders:
         paused: Uids of the sources that are not read now.
     """
 
-    def __init__(self, plans: Sequence[SourcePlan], sources: Mapping[str, SplitSource], task: int) -> None:
+    def __init__(
+        self,
+        plans: Sequence[SourcePlan],
+        sources: Mapping[str, SplitSource],
+        task: int,
+        at_once: int = SourceReader.at_once,
+    ) -> None:
         self._types = {plan.uid: plan.element_type for plan in plans}
         self._sources = sources
         self._task = task
+        self._at_once = at_once
         self._readers: dict[str, SourceReader] = {}
         self._finished: dict[str, dict[str, int]] = {}
         self._turns: list[str] = []
@@ -44,11 +52,13 @@ class SourceReaders:
         for uid, splits in assigned.items():
             if uid not in self._readers:
                 self._readers[uid] = self._sources[uid].create_reader(self._task)
+                self._readers[uid].at_once = self._at_once
                 self._turns.append(uid)
             self._readers[uid].add_splits(splits)
 
     def limit(self, at_once: int) -> None:
         """Set the number of elements that a poll should return at most."""
+        self._at_once = at_once
         for reader in self._readers.values():
             reader.at_once = at_once
 

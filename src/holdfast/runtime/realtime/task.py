@@ -208,7 +208,8 @@ class RealTimeTask:
         self._snapshots: queue.SimpleQueue[_Snapshot | None] = queue.SimpleQueue()
         sources = plan.epoch_jobs[0].sources
         self._sources = {source.uid: source for source in sources}
-        self._readers = SourceReaders(sources, job.descriptor.split_sources, identity.partition)
+        self._at_once = _FIRST_AT_ONCE
+        self._readers = SourceReaders(sources, job.descriptor.split_sources, identity.partition, self._at_once)
         self._splits = 0
         self._splits_of: dict[str, list[str]] = {}
         self._drained: int | None = None
@@ -218,7 +219,6 @@ class RealTimeTask:
         self._sent: Sequence[int] = ()
         self._sent_at = self._flushed_at = self._collected_at = self._found_at = self._polled_at = time.monotonic()
         self._triggered: list[Barrier] = []
-        self._at_once = _FIRST_AT_ONCE
         self._frame_seconds = self._byte_seconds = 0.0
         self._message_bytes = [_FIRST_MESSAGE] * stage.consumers
         self._granted: list[int] = [FIRST_CREDIT] * stage.producers

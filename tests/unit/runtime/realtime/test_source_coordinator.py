@@ -541,6 +541,18 @@ def test_all_sources_have_a_turn_and_all_that_was_fetched_is_read_before_the_tas
     assert not readers.has_more()
 
 
+def test_a_source_that_comes_later_is_read_as_slowly_as_the_others() -> None:
+    plan = plan_of(*(source_node(uid, collection=list(range(1000))) for uid in ("early", "late")))
+    readers = SourceReaders(plan.sources, split_sources(plan), 0, at_once=32)
+    splits = coordinator_of(plan, tasks=1).assignments()[0]
+    readers.add({"early": splits["early"]})
+    first = readers.poll()
+    readers.limit(16)
+    readers.add({"late": splits["late"]})
+    polled = [first, readers.poll(), readers.poll()]
+    assert [found and (found[0], found[1].num_rows) for found in polled] == [("early", 32), ("early", 16), ("late", 16)]
+
+
 @given(
     rate=st.integers(1, 100_000), steps=st.lists(st.floats(0, 0.5), min_size=1, max_size=20), tasks=st.integers(1, 4)
 )
