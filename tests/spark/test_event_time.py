@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.spark.test_shapes import environment, name, rows
+from tests.unit.runtime.realtime.test_real_time_jobs import until
 from tests.unit.runtime.test_event_time import BATCHES, READING, late_by, model, windows
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -34,3 +35,33 @@ def test_windows_over_a_keyed_stream_and_over_a_united_stream(spark: Any, tmp_pa
     env.execute(name())
     assert sorted(rows(tmp_path / "direct")) == model(BATCHES, 5)
     assert sorted(rows(tmp_path / "around")) == model(BATCHES, 5)
+
+
+@pytest.mark.parametrize("trigger", ["available-now", "1 s"])
+def test_windows_of_a_static_frame_fire_beside_a_stream_and_the_stream_does_not_wait_for_it(
+    spark: Any, tmp_path: Path, trigger: str
+) -> None:
+    static = [("a", 3, 1), ("b", 4, 2), ("a", 500, 3)]
+    stream = [[("a", 1000, 4), ("b", 1001, 5)], [("a", 1100, 6)]]
+    schema = pa.schema([("sensor", pa.string()), ("at", pa.int64()), ("n", pa.int64())])
+    (tmp_path / "in").mkdir()
+    for number, batch in enumerate(stream):
+        pq.write_table(
+            pa.table(list(map(list, zip(*batch, strict=True))), schema=schema), tmp_path / f"in/{number}.parquet"
+        )
+        os.utime(tmp_path / f"in/{number}.parquet", (1_000_000 + number, 1_000_000 + number))
+    env = environment(spark, tmp_path, execution_trigger=trigger)
+    readings = spark.readStream.schema(READING).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))
+    streamed = env.from_dataframe(readings).assign_timestamps_and_watermarks(late_by(0))
+    read_once = env.from_dataframe(spark.createDataFrame(static, READING)).assign_timestamps_and_watermarks(late_by(0))
+    windows(read_once, tmp_path, "alone")
+    windows(streamed.union(read_once), tmp_path, "together")
+    client = env.execute_async(name())
+    try:
+        until(lambda: len(rows(tmp_path / "alone")) == 3 and len(rows(tmp_path / "together")) == 5)
+    finally:
+        client.stop()
+        client.await_termination()
+    assert sorted(rows(tmp_path / "alone")) == model([static], 0, ends=True)
+    fired = sorted(row[:3] for row in rows(tmp_path / "together"))
+    assert fired == sorted(row[:3] for row in model([[*static, *stream[0]]], 0, ends=True))

@@ -162,6 +162,8 @@ class JobEpochs:
             EpochAbandonedError: The tasks go on without the snapshot of the epoch.
             HoldfastError: A task or the engine failed.
         """
+        if epoch_input is not None:
+            self._event_time.ended = self.plan.ended_clocks(epoch_input.ended_sources)
         if self._begun:
             begun = self._begun.popleft()
         else:

@@ -62,9 +62,10 @@ def _clock_was_set_back(step_ms: int) -> EngineUnavailableError:
 class SparkEpochInput(EpochInput):
     """The batch of a streaming query, or static frames, or both."""
 
-    def __init__(self, frame: DataFrame, positions: Any, is_last: bool) -> None:
+    def __init__(self, frame: DataFrame, positions: Any, frames: JobFrames, *, is_last: bool) -> None:
         self.frame = frame
         self.is_last = is_last
+        self.ended_sources = frames.static_sources  # the first epoch reads them to their ends
         self._positions = positions
 
     def positions(self) -> dict[str, Any]:
@@ -211,7 +212,8 @@ class SparkEngine(Engine):
             return
         streaming = self._restored.get("streaming")
         positions = self._positions(None if self._frames.streaming is None else streaming)
-        driver.process(SparkEpochInput(self._epoch_job_plans[0].prepared(static), lambda: positions, is_last=is_last))
+        frame = self._epoch_job_plans[0].prepared(static)
+        driver.process(SparkEpochInput(frame, lambda: positions, self._frames, is_last=is_last))
         self._unread = frozenset()
 
     def _positions(self, streaming: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -287,7 +289,7 @@ class SparkEngine(Engine):
             inputs = self._frames.identities.to_json(streaming["offsets"][str(batch_id)])
             return self._positions({**streaming, "inputs": inputs})
 
-        driver.process(SparkEpochInput(frame, positions, is_last=False))
+        driver.process(SparkEpochInput(frame, positions, self._frames, is_last=False))
         self._last_batch = batch_id
         self._unread = frozenset()
         with fault.point("spark.commit"):

@@ -164,10 +164,12 @@ class AbstractKeyedStateBackend(DescriptorStateStore):
         key_group_range: The key groups of the subtask.
         slot: Index of the current key.
         latest_event_time: The greatest event time of the input; known when event time ends.
+        event_time_has_ended: Whether it had ended before: timers that were set since then do not fire.
     """
 
     slot: Any
     latest_event_time: int = MIN_TIME
+    event_time_has_ended: bool = False
     was_warm: bool | None = None
 
     def __init__(

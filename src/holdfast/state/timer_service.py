@@ -55,10 +55,12 @@ class KeyContext(Protocol):
     Attributes:
         slot: Slot of the current key.
         latest_event_time: The greatest event time of the input; known when event time ends.
+        event_time_has_ended: Whether it had ended before: timers that were set since then do not fire.
     """
 
     slot: int
     latest_event_time: int
+    event_time_has_ended: bool
 
     @property
     def env(self) -> Environment: ...
@@ -199,7 +201,10 @@ class InternalTimerService:
         """
         self.watermark = watermark
         latest = self._backend.latest_event_time if watermark == MAX_TIME else None
-        return self._each_due(self._event, watermark, FiringRule(goes_back=True, latest=latest))
+        return self._each_due(self._event, self._due_through(watermark), FiringRule(goes_back=True, latest=latest))
+
+    def _due_through(self, watermark: int) -> int:
+        return MIN_TIME if self._backend.event_time_has_ended else watermark
 
     def each_due_processing_time(self, now: int) -> Iterator[tuple[int, bytes]]:
         """Yield the due processing-time timers, each with its key as the current one.
@@ -212,7 +217,7 @@ class InternalTimerService:
     def take_due_event_time(self, watermark: int) -> DueTimers:
         """Set the watermark, and remove and return the due timers. Timers that are registered later wait."""
         self.watermark = watermark
-        return self._take_due(self._event, watermark)
+        return self._take_due(self._event, self._due_through(watermark))
 
     def take_due_processing_time(self, now: int) -> DueTimers:
         """Remove and return the due processing-time timers."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -113,9 +113,12 @@ Batches = list[pa.RecordBatch]
 
 
 class LocalInput(EpochInput):
-    def __init__(self, number: int, elements: Mapping[str, Elements], is_last: bool) -> None:
+    def __init__(
+        self, number: int, elements: Mapping[str, Elements], is_last: bool, ended: Collection[str] = frozenset()
+    ) -> None:
         self.number = number
         self.elements = elements
+        self.ended_sources = ended
         self.is_last = is_last
 
     def positions(self) -> dict[str, Any]:
@@ -128,6 +131,7 @@ class LocalEngine(Engine):
     Args:
         inputs: Elements by source uid, one mapping for each data epoch.
         is_bounded: Whether the job ends FINISHED after the last input; otherwise it waits for more.
+        bounded_sources: Uids of the sources that end with the last input that names them.
         source_tasks: Number of partitions of each source.
         amnesia: Whether the caches of the worker process are cleared before each task.
         interceptor: Called with (stage, partition) before each task runs; if it raises, the task fails.
@@ -138,12 +142,14 @@ class LocalEngine(Engine):
         inputs: Sequence[Mapping[str, Elements]],
         *,
         is_bounded: bool = False,
+        bounded_sources: Collection[str] = (),
         source_tasks: int = 2,
         amnesia: bool = False,
         interceptor: Callable[[int, int], None] | None = None,
     ) -> None:
         self.inputs = list(inputs)
         self._is_bounded = is_bounded
+        self._bounded_sources = frozenset(bounded_sources)
         self._source_tasks = source_tasks
         self._amnesia = amnesia
         self._interceptor = interceptor or (lambda stage, partition: None)
@@ -171,12 +177,16 @@ class LocalEngine(Engine):
         while self._next < len(self.inputs) and not driver.is_stopping:
             number = self._next
             is_last = self._is_bounded and number == len(self.inputs) - 1
-            driver.process(LocalInput(number, self.inputs[number], is_last))
+            driver.process(LocalInput(number, self.inputs[number], is_last, self._ended(number)))
             self._next = number + 1
             driver.tick_if_due()
         if driver.is_stopping:
             return Outcome.STOPPED
         return Outcome.ENDED if self._is_bounded else Outcome.EXHAUSTED
+
+    def _ended(self, number: int) -> frozenset[str]:
+        """Return the bounded sources that no input after this one names."""
+        return self._bounded_sources.difference(*self.inputs[number + 1 :])
 
     def execute(self, epoch: EpochDescriptor, epoch_input: EpochInput | StagedInput | None) -> list[TaskReport]:
         if isinstance(epoch_input, StagedInput):
@@ -452,14 +462,15 @@ class EpochProgram(StreamExecutionEnvironment):
     def __init__(self) -> None:
         super().__init__(Configuration(), None)
 
-    def source(self, uid: str, type_info: Any = None) -> DataStream:
+    def source(self, uid: str, type_info: Any = None, *, is_bounded: bool = False) -> DataStream:
         """Add a source and return its stream.
 
         Args:
             uid: Uid of the source; `run` gets its elements under this name.
             type_info: Type of its elements, as `output_type` takes it; None for Python objects.
+            is_bounded: Whether it ends with the last input of `run` that names it.
         """
-        node = SourceNode(name=uid, uid=uid, element_type=to_type(type_info), is_streaming=True)
+        node = SourceNode(name=uid, uid=uid, element_type=to_type(type_info), is_streaming=not is_bounded)
         return DataStream(self, node)
 
     def run(
@@ -498,9 +509,14 @@ class EpochProgram(StreamExecutionEnvironment):
             JobExecutionError: The job has failed.
             HoldfastError: It could not start.
         """
+        graph = self.get_stream_graph()
         engine = LocalEngine(
-            inputs, is_bounded=is_bounded, source_tasks=source_tasks, amnesia=amnesia, interceptor=interceptor
+            inputs,
+            is_bounded=is_bounded,
+            bounded_sources=[node.identity for node in graph.of(SourceNode) if not node.is_streaming],
+            source_tasks=source_tasks,
+            amnesia=amnesia,
+            interceptor=interceptor,
         )
         configuration = {**OPTIONS, **(options or {})}
-        graph = self.get_stream_graph()
         return run_job(graph, directory, engine, configuration, name=name, clock=clock, parallelism=parallelism).run()

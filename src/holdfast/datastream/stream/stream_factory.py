@@ -247,7 +247,5 @@ def elements_of(
         timed = strategy.per_partition() if source.is_partitioned() else strategy
         elements = elements.assign_timestamps_and_watermarks(replace(timed, alignment=None))
         assert isinstance(elements._node, TimestampNode)
-        if aligned is not None:
-            assert isinstance(rows._node, SourceNode)
-            elements._node.aligned = replace(aligned, is_bounded=not rows._node.is_streaming)
+        elements._node.aligned = aligned
     return SourceStream(rows, elements, decoded if decoder is not None else read)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -46,6 +46,10 @@ class SequentialReader(SourceReader):
     def snapshot(self) -> Mapping[str, Any]:
         finished, self._finished = self._finished, []
         return {**dict.fromkeys(finished), **self._open}
+
+    @property
+    def ended_splits(self) -> Collection[str]:
+        return self._finished
 
     @property
     def has_splits(self) -> bool:

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -228,12 +228,10 @@ class AlignedSource:
     Attributes:
         alignment: How far it may be ahead of them.
         gate: Pauses it in jobs by epochs; None if only a real-time job can pause it.
-        is_bounded: Whether it ends.
     """
 
     alignment: WatermarkAlignment
     gate: EpochGate | None
-    is_bounded: bool = False
 
 
 # Sources of real-time jobs, under the names of Flink's FLIP-27. The enumerator runs in the driver and finds splits. The
@@ -354,6 +352,15 @@ class SourceReader(ABC):
     @abstractmethod
     def has_splits(self) -> bool:
         """Whether a split is not read to its end."""
+
+    @property
+    def ended_splits(self) -> Collection[str]:
+        """Splits that the reader has and from which no element follows; watermarks do not wait for them.
+
+        Those that the last `snapshot` reported as read to their ends may be missing. The default has none: then a
+        watermark waits for the next checkpoint.
+        """
+        return ()
 
     @property
     def seconds_to_next(self) -> float | None:

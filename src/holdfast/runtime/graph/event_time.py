@@ -9,14 +9,15 @@ A clock *per partition* has tasks that each read one partition of a source. Its 
 its tasks reported as their greatest, and over several epochs the greatest of these. Its tasks report the negative of
 their greatest timestamp, so that markers merge all clocks alike.
 
-A clock whose source is paused is never idle: the source has unread data, which would be late.
+A clock whose source is paused is never idle: the source has unread data, which would be late. A clock whose sources
+have ended is at the end of time, as in Flink, so that others need not wait for it.
 
 After a restart event time begins anew, as in Flink. Checkpoints have it all the same, for replays of an epoch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -67,6 +68,7 @@ class EventTime:
         reached: The timestamps of clocks after earlier epochs.
         observed: Timestamps that were observed in earlier epoch jobs of this epoch.
         idle: Clocks that are ignored.
+        ended: Clocks whose sources end with this epoch, or have ended before.
         is_over: Whether event time ends with this epoch.
     """
 
@@ -75,12 +77,13 @@ class EventTime:
     reached: Mapping[str, int] = field(default_factory=dict)
     observed: Observed = field(default_factory=dict)
     idle: frozenset[str] = frozenset()
+    ended: frozenset[str] = frozenset()
     is_over: bool = False
 
     def before(self, uid: str) -> int:
         return self.watermarks.get(uid, MIN_WATERMARK)
 
-    def after(self, uid: str, clocks: Iterable[str], observed: Observed) -> int:
+    def after(self, uid: str, clocks: Collection[str], observed: Observed) -> int:
         """Return the watermark of a step at the end of the epoch.
 
         Args:
@@ -88,10 +91,11 @@ class EventTime:
             clocks: The clocks whose elements it gets; none if its event time does not advance.
             observed: The greatest timestamps of the epoch.
         """
-        if self.is_over:
+        open_clocks = [uid for uid in clocks if uid not in self.ended]
+        if self.is_over or (clocks and not open_clocks):
             return MAX_WATERMARK
         now = self.plus(observed)
-        active = [uid for uid in clocks if uid not in now.idle]
+        active = [uid for uid in open_clocks if uid not in now.idle]
         watermarks = [self.clocks[uid].watermark(now.reached_by(uid)) for uid in active]
         return max(self.before(uid), min(watermarks, default=MIN_WATERMARK))
 
@@ -114,9 +118,13 @@ class EventTimeKeeper:
 
     Args:
         recorded: The result of `to_json` after an earlier epoch; None to begin anew.
+
+    Attributes:
+        ended: Clocks whose sources end with the next epoch, or have ended before.
     """
 
     def __init__(self, recorded: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+        self.ended: frozenset[str] = frozenset()
         known = recorded or {}
         self._watermarks: dict[str, int] = dict(known.get("watermarks", {}))
         self._reached: dict[str, int] = dict(known.get("reached", {}))
@@ -146,7 +154,9 @@ class EventTimeKeeper:
             if clock.idleness is not None
             and processing_time - self._heard.setdefault(uid, processing_time) >= clock.idleness
         )
-        return EventTime(clocks, dict(self._watermarks), dict(self._reached), idle=idle, is_over=is_over)
+        return EventTime(
+            clocks, dict(self._watermarks), dict(self._reached), idle=idle, ended=self.ended, is_over=is_over
+        )
 
     def move_on(
         self, began: EventTime, steps: Mapping[str, tuple[str, ...]], observed: Observed, processing_time: int

@@ -13,8 +13,9 @@ which reads what the tasks of earlier epoch jobs of the epoch have staged.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 from holdfast.kernel.secret import get_logger
@@ -260,6 +261,32 @@ class JobPlan:
         """The clocks whose sources are aligned with others."""
         steps = [step for stage in self.stages for step in stage.steps]
         return {step.uid: step.aligned for step in steps if step.aligned is not None}
+
+    def ended_clocks(self, sources: Collection[str]) -> frozenset[str]:
+        """Return the clocks that get no elements any more, because these sources have ended."""
+        return frozenset(uid for uid, own in self.sources_of_clocks.items() if own <= frozenset(sources))
+
+    @cached_property
+    def sources_of_clocks(self) -> dict[str, frozenset[str]]:
+        """The sources whose elements reach a step that assigns timestamps, also those of stages before, by its uid."""
+        edges = {edge.name: edge for edge in self.edges}
+        steps = {step.uid: step for stage in self.stages for step in stage.steps}
+        staged = {source.uid: source.staged for epoch_job in self.epoch_jobs[1:] for source in epoch_job.sources}
+
+        def origins(uid: str) -> Iterable[str]:
+            ports = (edges[port.name].origin if port.kind == "edge" else port for port in steps[uid].inputs)
+            for port in ports:
+                yield from staged.get(port.name, (port.name,)) if port.kind == "source" else (port.name,)
+
+        found = {}
+        for clock in self.clocks:
+            above, ahead = {clock}, [clock]
+            while ahead:
+                following = set(origins(ahead.pop())) - above
+                above |= following
+                ahead += following & steps.keys()
+            found[clock] = frozenset(above - steps.keys())
+        return found
 
     def clocks_of_steps(self) -> dict[str, tuple[str, ...]]:
         return {step.uid: step.clocks for stage in self.stages for step in stage.steps}

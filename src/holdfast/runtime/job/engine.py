@@ -12,7 +12,7 @@ master, tasks and everything durable are the same for both, and for the engines 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol, TypeVar
@@ -78,6 +78,8 @@ class EpochInput(ABC):
     """Whether all inputs are bounded and end with this epoch."""
     completes_checkpoint: bool = False
     """Whether the end of the epoch completes a checkpoint, whatever the interval says."""
+    ended_sources: Collection[str] = frozenset()
+    """Uids of the sources of which no elements follow."""
 
     @abstractmethod
     def positions(self) -> dict[str, Any]:

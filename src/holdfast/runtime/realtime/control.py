@@ -4,10 +4,12 @@ Both ends prove that they know the secret of the attempt before anything is read
 then on a task sends JSON, and the driver sends pickles::
 
     task    hello {stage, partition, attempt, execution}
-    driver  start {epoch, splits}            the task begins
+    driver  start {epoch, splits, no_more_splits}
+                                             the task begins
     driver  epoch {epoch, accepted}          the state of the task as the driver has accepted it, and the last epoch
                                              whose barrier it has accepted
-    driver  splits {splits}                  more splits for a task that reads sources
+    driver  splits {splits, no_more_splits}  more splits for a task that reads sources, and the sources of which none
+                                             follow
     driver  trigger {epoch}                  to tasks without producers: send a barrier
     task    acknowledge {epoch, report, positions}
     task    decline {epoch, reason, message} the task cannot take its snapshot

@@ -110,6 +110,7 @@ class RealTimeInput(EpochInput):
     def __init__(self, sources: SourceCoordinator, is_last: bool) -> None:
         self._sources = sources
         self.is_last = is_last
+        self.ended_sources = sources.finished
 
     def positions(self) -> dict[str, Any]:
         return self._sources.positions()
@@ -148,6 +149,7 @@ class RealTimeEngine(Engine):
         self._has_failed = False
         self._assigned: dict[int, int] = {}
         self._drained: dict[int, int] = {}
+        self._no_more_splits: frozenset[str] = frozenset()
         self._metrics: dict[TaskKey, tuple[float, RealTimeMetrics]] = {}
         self._limits = AlignmentLimits({})
         self._sends_limits = threading.Lock()
@@ -358,6 +360,7 @@ class RealTimeEngine(Engine):
         first = self._first_stage
         if kind == "start":
             self._count(splits)
+            self._no_more_splits = self._sources.fully_assigned
         for stage, tasks in self._stages(self._job.plan):
             message = StageMessage.of(epoch, stage)
             for partition in range(tasks):
@@ -368,6 +371,7 @@ class RealTimeEngine(Engine):
                 }
                 if kind == "start":
                     values["splits"] = splits.get(partition, {}) if stage.index == first else {}
+                    values["no_more_splits"] = self._no_more_splits
                 self._control.send((stage.index, partition), kind, **values)
         if kind != "start":
             self._send_splits(splits)
@@ -377,9 +381,16 @@ class RealTimeEngine(Engine):
             self._assigned[partition] += sum(map(len, own.values()))
 
     def _send_splits(self, splits: Assignments) -> None:
+        assert self._sources is not None
         self._count(splits)
-        for partition, own in splits.items():
-            self._control.send((self._first_stage, partition), "splits", splits=own)
+        before, self._no_more_splits = self._no_more_splits, self._sources.fully_assigned
+        for partition in range(self.source_tasks) if self._no_more_splits != before else splits:
+            self._control.send(
+                (self._first_stage, partition),
+                "splits",
+                splits=splits.get(partition, {}),
+                no_more_splits=self._no_more_splits,
+            )
 
     def _end_tasks(self) -> None:
         """Stop the tasks, or cancel them if they do not end. Never raises."""
@@ -418,7 +429,8 @@ class RealTimeEngine(Engine):
     def _has_read_all(self) -> bool:
         """Whether the tasks have read bounded sources to their ends."""
         assert self._sources is not None
-        return self._sources.is_fully_assigned and self._drained == self._assigned
+        has_all = self._sources.fully_assigned == self._sources.uids
+        return has_all and self._drained == self._assigned
 
     def _trigger(self, epoch: EpochDescriptor) -> None:
         """Begin the checkpoint of an epoch, and send its barrier into the sources."""

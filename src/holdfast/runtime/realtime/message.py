@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError
-from holdfast.kernel.watermark import MIN_WATERMARK
+from holdfast.kernel.watermark import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.runtime.exchange.layout import TARGET, contents_of, message_batch
 
 IDLE: Final = MIN_WATERMARK + 1
@@ -221,6 +221,7 @@ class InputGate:
         self._unpack_watermarks = struct.Struct(f">{clocks}q").unpack_from
         self._body = _HEAD.size + 8 * clocks
         self._channels = [_Channel(clocks) for _ in range(producers)]
+        self._latest = [MIN_WATERMARK] * clocks
         self._is_aligned = is_aligned
         self._alignment_limit = alignment_limit
         self._held_bytes = 0
@@ -251,6 +252,8 @@ class InputGate:
         taken: list[pa.Buffer] = []
         while self._messages and len(taken) < limit:
             channel, watermarks, body = self._messages.popleft()
+            if MAX_WATERMARK in watermarks:
+                self._keep_latest(channel)
             channel.watermarks = watermarks
             channel.consumed += 1
             if isinstance(body, LatencyMarker):
@@ -311,6 +314,17 @@ class InputGate:
             active = [w for channel in self._channels if (w := channel.watermarks[number]) != IDLE]
             least.append(min(active, default=IDLE))
         return least
+
+    def latest(self, clock: int) -> int:
+        """Return the greatest watermark of the producers before the end of time, by the number of the clock."""
+        for channel in self._channels:
+            self._keep_latest(channel)
+        return self._latest[clock]
+
+    def _keep_latest(self, channel: _Channel) -> None:
+        for clock, watermark in enumerate(channel.watermarks):
+            if self._latest[clock] < watermark < MAX_WATERMARK:
+                self._latest[clock] = watermark
 
     def _read(self) -> None:
         while self._waiting and self.barrier is None:

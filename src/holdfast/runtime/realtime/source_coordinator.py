@@ -208,6 +208,7 @@ class SourceCoordinator:
 
     Attributes:
         split_sources: What tasks read of each input, by uid.
+        uids: Uids of all inputs, also of those that were read to their ends before a restore.
         on_discovered: Called, by another thread, when `assignments` may have more splits.
 
     Raises:
@@ -237,6 +238,7 @@ class SourceCoordinator:
         start = _Start.of(self._job_inputs, positions, rules)
         self._batch = start.batch
         self._inputs: dict[str, _Input] = {}
+        self.uids = frozenset(source.uid for source in plan.sources)
         try:
             for plan_source in plan.sources:
                 uid, leaves = plan_source.uid, self._job_inputs.leaves(_input_node(plan_source).identity)
@@ -345,15 +347,21 @@ class SourceCoordinator:
     @property
     def is_exhausted(self) -> bool:
         """Whether all sources are bounded, and all splits are finished as acknowledged."""
-        return all(one.is_finished for one in self._inputs.values())
+        return self.finished == self.uids
 
     @property
-    def is_fully_assigned(self) -> bool:
-        """Whether all sources are bounded, and tasks have got all of their splits."""
-        return all(
-            one.is_exhausted and all(split.task is not None for split in one.open.values())
-            for one in self._inputs.values()
-        )
+    def fully_assigned(self) -> frozenset[str]:
+        """Uids of the sources of which tasks get no more splits than those that were assigned."""
+        return self.uids - {
+            uid
+            for uid, one in self._inputs.items()
+            if not one.is_exhausted or any(split.task is None for split in one.open.values())
+        }
+
+    @property
+    def finished(self) -> frozenset[str]:
+        """Uids of the sources that are bounded, and whose splits are finished as acknowledged."""
+        return self.uids - {uid for uid, one in self._inputs.items() if not one.is_finished}
 
     def restart(self) -> None:
         """Assign all splits again, to a new group of tasks, which begins at the last acknowledged barrier."""

@@ -132,6 +132,11 @@ class SourceReaders:
         reader = self._readers.get(uid)
         return None if reader is None else reader.pending_records
 
+    def ended_splits(self, uid: str) -> Collection[str]:
+        """Return the splits of a source from which no element follows; see `SourceReader.ended_splits`."""
+        reader = self._readers.get(uid)
+        return () if reader is None else reader.ended_splits
+
     def has_splits_of(self, uid: str) -> bool:
         """Return whether a split of a source is not read to its end."""
         reader = self._readers.get(uid)

@@ -11,7 +11,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
@@ -27,7 +27,6 @@ from holdfast.runtime.exchange.stage_message import EpochDescriptor
 from holdfast.runtime.exchange.task_report import BarrierTimes, TaskReport
 from holdfast.runtime.function.source import SourceReader, SourceSplit
 from holdfast.runtime.graph.event_time import EventTime, Observed, WatermarkClock
-from holdfast.runtime.graph.plan import Stage, Step
 from holdfast.runtime.job.options import LATENCY_HISTORY, LATENCY_INTERVAL
 from holdfast.runtime.realtime.control import ControlAddress, DriverConnection, lost_driver_error
 from holdfast.runtime.realtime.flush_interval import FlushInterval
@@ -147,22 +146,31 @@ class StreamEventTime(EventTime):
 
     Attributes:
         current: The watermark of each clock.
+        last: The watermark of each clock before it reached the end of time.
     """
 
     current: Mapping[str, int]
+    last: Mapping[str, int]
 
-    def __init__(self, begun: EventTime, watermarks: Mapping[str, int], current: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        begun: EventTime,
+        watermarks: Mapping[str, int],
+        current: Mapping[str, int] | None = None,
+        last: Mapping[str, int] | None = None,
+    ) -> None:
         super().__init__(begun.clocks, watermarks, is_over=begun.is_over)
-        object.__setattr__(self, "current", current)
+        object.__setattr__(self, "current", current or {})
+        object.__setattr__(self, "last", last or {})
 
-    def after(self, uid: str, clocks: Iterable[str], observed: Observed) -> int:
+    def after(self, uid: str, clocks: Collection[str], observed: Observed) -> int:
         if self.is_over:
             return MAX_WATERMARK
         watermark = least_watermark(self.current.get(clock, MIN_WATERMARK) for clock in clocks)
         return max(self.before(uid), MIN_WATERMARK if watermark == IDLE else watermark)
 
     def latest(self, clocks: Iterable[str], observed: Observed) -> int:
-        known = [(clock, self.current.get(clock, MIN_WATERMARK)) for clock in clocks]
+        known = [(clock, self.last.get(clock, self.current.get(clock, MIN_WATERMARK))) for clock in clocks]
         times = [
             at + 1 + (self.clocks[uid].out_of_orderness or 0) for uid, at in known if at not in (IDLE, MIN_WATERMARK)
         ]
@@ -231,6 +239,9 @@ class RealTimeTask:
         self._unaccepted: list[tuple[int, TaskReport]] = []
         self._meter = TaskMeter(job.configuration.get(LATENCY_HISTORY))
         self._source_uids = sorted(self._sources)
+        self._sources_of_clocks = plan.sources_of_clocks
+        self._no_more_splits: frozenset[str] = frozenset()
+        self._ended: set[str] = set()
         self._aligned = {} if stage.producers else plan.aligned
         intervals = [one.alignment.interval / 1000 for one in plan.aligned.values()]
         self._report_seconds = max(min(intervals, default=math.inf), _SHORTEST_REPORT)
@@ -302,7 +313,7 @@ class RealTimeTask:
             own.leave()
         collect_between_barriers()
         # The driver does not know the watermarks: of partitions without elements it has heard nothing.
-        times = StreamEventTime(epoch.event_time, self._watermarks, {})
+        times = StreamEventTime(epoch.event_time, self._watermarks)
         self._task = StageTask(
             self._job,
             replace(epoch, event_time=times),
@@ -315,7 +326,7 @@ class RealTimeTask:
         for executor in self._task.executors:
             if isinstance(executor, TimestampExecutor) and executor.step.is_clock:
                 uid = executor.step.uid
-                sources = _sources_of(executor.step, self._plan)
+                sources = self._sources_of_clocks[uid]
                 self._own_clocks.setdefault(uid, _OwnClock(epoch.event_time.clocks[uid], sources)).follow(executor)
         self._fired_at = None
         self._set_time()
@@ -426,16 +437,47 @@ class RealTimeTask:
 
     def _current(self) -> list[int]:
         """Return the watermark of each clock as the next tasks will know it."""
-        known = self._gate.watermarks() if self._gate is not None else [IDLE] * len(self._clocks)
+        known = self._gate.watermarks() if self._gate is not None else [MIN_WATERMARK] * len(self._clocks)
         for at, uid in enumerate(self._clocks):
             own = self._own_clocks.get(uid)
-            if own is not None:
+            if uid in self._ended:
+                known[at] = MAX_WATERMARK
+            elif own is not None:
                 known[at] = own.watermark(self._clock.now_ms())
         return known
 
+    def _last(self, current: Mapping[str, int]) -> dict[str, int]:
+        """Return the last watermark of each clock that has reached the end of time."""
+        found = {}
+        for at, uid in enumerate(self._clocks):
+            if current[uid] == MAX_WATERMARK:
+                own = self._own_clocks.get(uid)
+                if own is not None:
+                    found[uid] = own.progress(self._clock.now_ms())
+                elif self._gate is not None:
+                    found[uid] = self._gate.latest(at)
+        return found
+
+    def _end_clocks(self) -> None:
+        """Move clocks that get no more elements to the end of time, when the tasks behind know their last watermarks.
+
+        Those of later stages whose sources have ended move too: the tasks that have them learn of the end from this.
+        """
+        if self._gate is None:
+            over = {uid for uid in self._no_more_splits if not self._readers.has_splits_of(uid)}
+            ended = {uid for uid, sources in self._sources_of_clocks.items() if sources <= over} if over else set()
+        else:
+            arrived = self._gate.watermarks()
+            ended = {uid for at, uid in enumerate(self._clocks) if arrived[at] == MAX_WATERMARK} & {*self._own_clocks}
+        if ended == self._ended:
+            return
+        current, sent = self._current(), self._sent
+        known = zip(self._clocks, current, sent or current, strict=True) if sent or not self._stage.consumers else ()
+        self._ended |= {uid for uid, now, before in known if uid in ended and now == before}
+
     def _set_time(self) -> None:
         """Let the steps see the current time, and the watermarks of the round before."""
-        times = StreamEventTime(self._epoch.event_time, self._watermarks, {})
+        times = StreamEventTime(self._epoch.event_time, self._watermarks)
         now = self._epoch.at(self._now(), times)
         for executor in self._task.executors:
             executor.set_time(now)
@@ -454,7 +496,7 @@ class RealTimeTask:
         self._fired_at = self._current()
         for executor in self._task.executors:
             current = dict(zip(self._clocks, self._current(), strict=True))
-            times = StreamEventTime(self._epoch.event_time, self._watermarks, current)
+            times = StreamEventTime(self._epoch.event_time, self._watermarks, current, self._last(current))
             executor.set_time(self._epoch.at(self._now(), times))
             self._task.end_of_input(executor, {})
             step = executor.step
@@ -488,6 +530,8 @@ class RealTimeTask:
         """Yield the frames that are due."""
         now = time.monotonic()
         self._flush_interval.adapt(now)
+        if self._clocks:
+            self._end_clocks()
         if not self._stage.consumers:
             return
         self._has_waiting = self._seconds_to_flush(now) > 0
@@ -662,18 +706,21 @@ class RealTimeTask:
             markers = self._due_markers() if has_credit else []
             self._polled_at = time.monotonic()
             found = self._meter.poll(self._readers.poll) if has_credit else None
+            clocks = [own for own in self._own_clocks.values() if own.is_per_partition]
             if found is not None:
                 uid, elements = found
                 self._found_at = time.monotonic()
                 self._set_time()
                 self._meter.count_read(uid, elements.num_rows)
-                clocks = [own for own in self._own_clocks.values() if own.is_per_partition]
                 for own in clocks:
                     own.begin()
                 for _ in self._task.take_source(self._sources[uid], elements):
                     yield from self._output()
                 for own in clocks:
                     own.observe((uid, self._readers.polled_split), self._clock.now_ms())
+            for own in clocks:
+                for uid in own.sources:
+                    own.end_partitions(uid, self._readers.ended_splits(uid))
             self._pass_on(markers)
             self._fire_if_due(has_elements=found is not None)
             yield from self._output()
@@ -723,8 +770,7 @@ class RealTimeTask:
         """Return the watermark for which other sources wait; None if they do not wait for this one."""
         own = self._own_clocks[uid]
         watermark = own.watermark(now)
-        has_ended = self._aligned[uid].is_bounded and not any(map(self._readers.has_splits_of, own.sources))
-        return None if has_ended or watermark in (IDLE, MIN_WATERMARK) else watermark
+        return None if uid in self._ended or watermark in (IDLE, MIN_WATERMARK) else watermark
 
     def _limit_polls(self, has_read: bool) -> None:
         """Read less at once while that is more than later stages take, and slowly more while it is not."""
@@ -805,6 +851,7 @@ class RealTimeTask:
             splits: Mapping[str, Sequence[SourceSplit]] = message["splits"]
             self._splits += sum(map(len, splits.values()))
             self._readers.add(splits)
+            self._no_more_splits = message["no_more_splits"]
             for uid, assigned in splits.items():
                 self._splits_of.setdefault(uid, []).extend(split.split_id for split in assigned)
         elif kind == "grant":
@@ -929,20 +976,6 @@ class _OwnClock:
         if idleness is not None and self._paused_at is None and now - self._heard >= idleness:
             return IDLE
         return watermark
-
-
-def _sources_of(step: Step, stage: Stage) -> frozenset[str]:
-    """Return the sources whose elements reach a step within its stage."""
-    found: set[str] = set()
-    steps = {other.uid: other for other in stage.steps}
-    ahead = list(step.inputs)
-    while ahead:
-        port = ahead.pop()
-        if port.kind == "source":
-            found.add(port.name)
-        elif port.kind == "step":
-            ahead += steps[port.name].inputs
-    return frozenset(found)
 
 
 def _by_subtask(states: Any) -> Iterator[tuple[int, OperatorSnapshot]]:

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from holdfast.errors import HoldfastError, OutputTypeError, StateMigrationError
 from holdfast.kernel.secret import get_logger, redacted_message
 from holdfast.kernel.watermark import (
+    MAX_WATERMARK,
     NO_TIMESTAMP,
     ColumnTimestampAssigner,
     WatermarkGenerator,
@@ -308,6 +309,8 @@ class KeyedStepExecutor(OperatorExecutor):
         event_time = self._epoch.event_time
         watermark = event_time.after(self.step.uid, self.step.clocks, observed)
         self._backend.latest_event_time = event_time.latest(self.step.clocks, observed)
+        # Only if sources have ended before others: then this is called again and again.
+        self._backend.event_time_has_ended = event_time.before(self.step.uid) == MAX_WATERMARK
         of_columns = self._panes or self._batches
         if of_columns is not None:
             return self._emitted_batch(*of_columns.close(watermark, self._epoch.processing_time))

@@ -223,6 +223,9 @@ class JobFrames:
         session: Session of the job.
         goes_back: Whether a failure may go back by more than the failed epoch.
 
+    Attributes:
+        static_sources: Uids of the inputs that are read once, as a whole.
+
     Raises:
         ConfigurationError: An input has reserved columns, keeps state in Spark itself, which checkpoints do not cover,
             or destroys what the job may have to read again.
@@ -239,6 +242,7 @@ class JobFrames:
         frames = [(source, numbered_frame(frame, element_type_of(frame))) for source, frame in inputs]
         streams = [(s, f) for s, f in frames if f.isStreaming]
         self._static = [(s, f) for s, f in frames if not f.isStreaming]
+        self.static_sources = frozenset(source.uid for source, _ in self._static)
         self.streaming = packing.union(streams)
         self.identities = InputIdentities(streams, self._static, self.streaming, session)
         self.splits = StreamedSplits([s for s, _ in streams], self.identities.lines, packing.union, packing.column_of)

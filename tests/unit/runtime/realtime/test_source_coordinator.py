@@ -269,7 +269,7 @@ def test_a_finished_job_is_exhausted_and_its_inputs_are_static() -> None:
     coordinator = coordinator_of(plan)
     assert not coordinator.is_exhausted
     assert sorted(run(plan, coordinator)) == [-2, -1, *range(1, 11)]
-    assert coordinator.is_exhausted and coordinator.is_fully_assigned
+    assert coordinator.is_exhausted and coordinator.fully_assigned == coordinator.uids
     positions = coordinator.positions()
     assert positions["static_consumed"] and [leaf["uid"] for leaf in positions["static"]] == ["numbers", "few"]
     assert "streaming" not in positions and "splits" not in positions

@@ -9,7 +9,7 @@ partition, with the id of the topic and the stopping offset, if there is one::
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -210,6 +210,13 @@ class _TopicReader(SourceReader):
     @property
     def has_splits(self) -> bool:
         return bool(self._open)
+
+    @property
+    def ended_splits(self) -> Collection[str]:
+        if not self._has_stops:
+            return ()
+        at_stops = [place for place, state in self._open.items() if state["next"] >= state.get("stop", _NEVER)]
+        return [*self._finished, *map(_split_id, at_stops)]
 
     @property
     def polled_split(self) -> str:
