@@ -118,7 +118,7 @@ compile-tests: $(STAMP)
 
 downloads: $(CLASSES) $(KAFKA) $(YARN) $(REGISTRY) $(PYTHONS) ## Bring the brokers and runtimes that make test-all needs
 
-test: $(STAMP) $(CLASSES) $(KAFKA) ## Run what a contributor runs: real Spark, real servers where there are any (12 minutes)
+test: $(STAMP) $(CLASSES) $(KAFKA) ## Run what a contributor runs: real Spark, real servers where there are any (10 minutes)
 	failed=0; \
 	$(PYTEST) tests --ignore $(ON_SPARK) -n 4 -m "$(SHORT)" || failed=$$?; \
 	$(PYTEST) $(ON_SPARK) -n 2 -m "$(SHORT)" || failed=$$?; \
@@ -131,7 +131,7 @@ test-all: $(STAMP) downloads ## Run all tests but those of make soak (an hour on
 		$(PYTEST) $(ON_SPARK) -n 2 -m "$(ALL)" --durations 40 || failed=$$?; \
 	exit $$failed
 
-durations: ## Run all tests, and store how long each took: make test leaves out those of more than 1.5 seconds
+durations: ## Run all tests, and store how long each took: make test leaves out those of more than 0.8 seconds
 	STORE_DURATIONS=1 $(MAKE) test-all
 
 test-again: $(STAMP) ## Run again what failed in the last run

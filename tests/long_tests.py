@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-SECONDS: Final = 1.5
+SECONDS: Final = 0.8
 _DURATIONS: Final = Path(__file__).with_name("durations.json")
 
 HISTORIES = "test_every_history_ends_as_in_plain_dicts"
@@ -294,6 +294,7 @@ SHORT = (
     "tests/services/test_ha_takeover.py::test_a_leader_that_is_stopped_for_longer_than_its_lease",
     "tests/services/test_output_in_object_store.py::test_rows_are_objects_once_their_epoch_is_complete",
     "tests/services/test_real_time_database_sink.py::test_a_process_that_dies_at_a_transaction[after-1]",
+    f"{BUCKET}::test_strangers_read_what_is_there[Delta]",
     "tests/services/test_web_page.py::test_axe_finds_nothing_in_any_view[1280-light]",
     "tests/services/test_web_page.py::test_every_page_shows_what_the_job_does",
     "tests/services/test_zookeeper_store.py::TestZooKeeperStateHandleStore::test_any_history",
@@ -329,6 +330,7 @@ SHORT = (
     f"{_REAL_TIME}real_time_jobs.py",
     "tests/unit/runtime/test_batch_timers.py",
     f"{CRASHES}::test_killed_at_a_fault_point_and_run_again",
+    f"{FENCED}[before the pointer is written]",
     "tests/unit/test_docs.py",
     "tests/unit/test_structure.py",
     f"tests/unit/types/test_entries_of_programs.py::{ENTRIES}[as_a_module]",

@@ -6,6 +6,8 @@ import keyword
 import re
 import shutil
 import sys
+from collections.abc import Collection
+from functools import cache
 from importlib.metadata import packages_distributions
 from importlib.resources import files
 from pathlib import Path
@@ -70,11 +72,16 @@ def check_name(name: str) -> None:
             f"{name!r:.200} cannot be the name of a Python module. Use at most 60 lower-case letters, digits and "
             f"underscores, a letter first, and no keyword of Python, such as {better if usable else 'my_project'!r}."
         )
-    if name in sys.stdlib_module_names or name in _TAKEN or name in packages_distributions():
+    if name in sys.stdlib_module_names or name in _TAKEN or name in _installed_modules():
         raise ConfigurationError(
             f"There is a Python module {name!r} already, which the program would hide. Choose another name, for "
             f"example 'my_{name}'."
         )
+
+
+@cache  # it reads the metadata of all packages
+def _installed_modules() -> Collection[str]:
+    return packages_distributions().keys()
 
 
 def make_project(name: str, directory: Path) -> list[str]:
