@@ -1,7 +1,7 @@
 """Histories in real time: the real engine, tasks, frames and control connections, whose threads are actors.
 
-Each task is a process. An account is a split of the source, so its payments come in their order; and their times grow,
-so that none is ever late.
+Each task is a process. An account is a split of one of two sources, so its payments come in their order; and their
+times grow, so that none is ever late. The sources wait for each other, as far as one of them is ahead.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from holdfast.common import WatermarkStrategy
 from holdfast.datastream import ParquetFileSink
 from holdfast.errors import HoldfastError
 from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.watermark import WatermarkAlignment
 from holdfast.runtime.exchange.stage_message import EpochDescriptor, JobDescriptor
 from holdfast.runtime.function.bounded_sources import SequentialReader
 from holdfast.runtime.function.source import (
+    AlignedSource,
     BoundedEnumerator,
     PositionFiles,
     SourceReader,
@@ -53,6 +55,8 @@ from tests.simulation.world import Killed, Process, World
 _AT_ONCE = 1
 _PAUSES = (0.0, 0.004, 0.02)
 _LINGER_SECONDS = 60.0
+_SOURCES = ("payments", "others")
+_ALIGNMENT = AlignedSource(WatermarkAlignment("all", drift=1, interval=10), gate=None)
 _worlds: list[World] = []
 """The world of the history that runs: functions and readers are pickled, so nothing can be given to them."""
 
@@ -114,13 +118,25 @@ def graph(parallelism: int, sinks: int) -> StreamGraph:
     """The job."""
     program = RealTimeProgram()
     accounts = by_account(_worlds[-1].memory["inputs"])
-    payments = program.source("payments", Accounts(accounts), real.ledger.PAYMENT, is_bounded=True)
     strategy = WatermarkStrategy.for_monotonous_timestamps().per_partition()
-    timed = payments.assign_timestamps_and_watermarks(strategy.with_timestamp_assigner(lambda row, before: row.payment))
-    numbered = timed.uid("times").key_by("account").process(TimedLedger(), real.ledger.ENTRY).uid(workload.LEDGER)
+    strategy = strategy.with_timestamp_assigner(lambda row, before: row.payment)
+    streams = []
+    for name in _SOURCES:
+        own = {account: payments for account, payments in accounts.items() if source_of(account, accounts) == name}
+        payments = program.source(name, Accounts(own), real.ledger.PAYMENT, is_bounded=True)
+        timed = payments.assign_timestamps_and_watermarks(strategy).uid(f"times of {name}")
+        timed._node.aligned = _ALIGNMENT
+        streams.append(timed)
+    united = streams[0].union(*streams[1:])
+    numbered = united.key_by("account").process(TimedLedger(), real.ledger.ENTRY).uid(workload.LEDGER)
     last = numbered.key_by(lambda entry: entry.total % 2, "bigint").process(real.QueryableParity(), real.ledger.FINAL)
     last.uid(workload.PARITY).sink_to(ParquetFileSink(workload.OUTPUTS["out"])).uid("out")
     return workload.with_sinks(program.get_stream_graph(), sinks)
+
+
+def source_of(account: str, accounts: Mapping[str, Any]) -> str:
+    """The source of an account."""
+    return _SOURCES[sorted(accounts).index(account) % len(_SOURCES)]
 
 
 def by_account(inputs: Sequence[Sequence[Payment]]) -> dict[str, list[Payment]]:
@@ -188,19 +204,17 @@ class RealTimeModel(real.RealModel):
         return Reached(tuple((account, len(payments)) for account, payments in sorted(self._accounts.items())))
 
     def position_of(self, document: CheckpointMetadata) -> Any:
-        positions = document.source_positions
-        if positions and positions["static_consumed"]:
-            return self.end
-        begun = positions.get("splits") if positions else None
-        if not begun:
-            return Reached(tuple((account, 0) for account in sorted(self._accounts)))
-        [splits] = begun[0]["positions"].values()
-        return Reached(
-            tuple(
-                (account, splits["splits"].get(account, len(payments)))
-                for account, payments in sorted(self._accounts.items())
-            )
-        )
+        positions = document.source_positions or {"static": []}
+        ended = {leaf["uid"] for leaf in positions["static"]}
+        begun = {uid: one["splits"] for line in positions.get("splits", ()) for uid, one in line["positions"].items()}
+
+        def count(account: str) -> int:
+            source, most = source_of(account, self._accounts), len(self._accounts[account])
+            if source in begun:
+                return begun[source].get(account, most)
+            return most if source in ended else 0
+
+        return Reached(tuple((account, count(account)) for account in sorted(self._accounts)))
 
 
 class SimulatedTasks(TaskGroup):

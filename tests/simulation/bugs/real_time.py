@@ -66,6 +66,16 @@ def partitions_without_elements_do_not_count() -> Patch:
     yield edited(_OwnClock, "_slowest", "if len(known) == len(active) else None", "")
 
 
+def source_over_before_its_end() -> Patch:
+    """Event time does not wait for a source whose last splits are assigned, although they have unread elements."""
+    yield edited(RealTimeTask, "_end_clocks", " if not self._readers.has_splits_of(uid)", "")
+
+
+def ended_source_holds_its_group() -> Patch:
+    """Sources wait for one that has ended."""
+    yield edited(RealTimeTask, "_counted_watermark", "uid in self._ended or", "")
+
+
 def credit_not_given_back() -> Patch:
     """A task never returns the credit for frames that it has consumed."""
     yield edited(RealTimeTask, "_grant", "self._driver.send(", "dict(kind=")
