@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.dispatcher.dispatcher_machine import JobEntry, Phase
 from holdfast.dispatcher.job_manager_api import JobManagerApi
-from holdfast.dispatcher.protocol import JobEntry, Phase
 from holdfast.kernel.clock import SystemClock
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID

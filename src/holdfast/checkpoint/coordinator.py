@@ -24,8 +24,8 @@ the epoch is accepted. The real-time engine triggers by the interval itself, so 
 A savepoint is begun in the same way (`properties=CheckpointProperties.for_savepoint()`). It is written to
 `pending.location`, with paths relative to it, and gets no pointer.
 
-`checkpoint/protocol.py` decides, `checkpoint/instruction_executor.py` does the I/O: its `write_checkpoint` writes the
-document, and `checkpoint/store.py` the pointer into the job's register (`storage/register.py`).
+`checkpoint/checkpoint_machine.py` decides, `checkpoint/instruction_executor.py` does the I/O: its `write_checkpoint`
+writes the document, and `checkpoint/store.py` the pointer into the job's register (`storage/register.py`).
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any
 
+from holdfast.checkpoint.checkpoint_machine import CheckpointMachine
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
 from holdfast.checkpoint.config import CheckpointConfig
 from holdfast.checkpoint.failure_manager import CheckpointFailureManager
@@ -54,7 +55,6 @@ from holdfast.checkpoint.pending_checkpoint import (
     PendingCheckpoint,
     TaskAcknowledgeResult,
 )
-from holdfast.checkpoint.protocol import CheckpointProtocol
 from holdfast.checkpoint.snapshot_type import CheckpointProperties, SavepointFormatType
 from holdfast.checkpoint.statistics import RestoredStats, StatsSnapshot
 from holdfast.checkpoint.store import CheckpointIDCounter, CompletedCheckpointStore
@@ -180,12 +180,10 @@ class CheckpointCoordinator:
         self.job, self.master_hooks = services.job, services.hooks
         self.master_hooks.timeout = services.configuration.timeout / 1000
         self.statistics = services.statistics
-        self._protocol = CheckpointProtocol(
-            services.configuration, services.clock, services.statistics, is_on=for_epochs
-        )
-        self._protocol.latest_completed_id = services.store.get_latest_checkpoint_id()
+        self._machine = CheckpointMachine(services.configuration, services.clock, services.statistics, is_on=for_epochs)
+        self._machine.latest_completed_id = services.store.get_latest_checkpoint_id()
         self._lock = threading.RLock()
-        self._executor = InstructionExecutor(self._protocol, self._lock, services, vertices, self._notify_timer)
+        self._executor = InstructionExecutor(self._machine, self._lock, services, vertices, self._notify_timer)
         self._timer = None if for_epochs else CoordinatorTimer(services.clock, self._next_deadline, self.poll)
         services.counter.start()
 
@@ -202,11 +200,11 @@ class CheckpointCoordinator:
         self._require_own_tasks()
         if self._services.configuration.interval > 0:
             self._services.storage.initialize_base_locations_for_checkpoint()
-        self._executor.handle_event(self._protocol.start_scheduler)
+        self._executor.handle_event(self._machine.start_scheduler)
 
     def stop_checkpoint_scheduler(self) -> None:
         """Stop periodic checkpoints and abort the ones that are pending or queued."""
-        self._executor.handle_event(self._protocol.stop_scheduler)
+        self._executor.handle_event(self._machine.stop_scheduler)
 
     def trigger_checkpoint(
         self,
@@ -228,8 +226,8 @@ class CheckpointCoordinator:
             StateError: The coordinator takes checkpoints at the ends of epochs.
         """
         self._require_own_tasks()
-        request = self._protocol.new_request(props, external_savepoint_location, is_periodic=is_periodic)
-        self._executor.handle_event(self._protocol.request, request)
+        request = self._machine.new_request(props, external_savepoint_location, is_periodic=is_periodic)
+        self._executor.handle_event(self._machine.request, request)
         return request.future
 
     def trigger_savepoint(
@@ -278,10 +276,10 @@ class CheckpointCoordinator:
             logger.warning("Ignored an acknowledgement of job %s in the coordinator of job %s.", message.job, self.job)
             return False
         with self._lock:
-            is_pending = message.checkpoint_id in self._protocol.pending
-            result, instructions = self._protocol.acknowledge(message)
+            is_pending = message.checkpoint_id in self._machine.pending
+            result, instructions = self._machine.acknowledge(message)
             self._executor.append(instructions)
-            accepted = is_pending or self._protocol.late(message, self._vertices.find(message.task_execution_id))
+            accepted = is_pending or self._machine.late(message, self._vertices.find(message.task_execution_id))
         if result is not TaskAcknowledgeResult.SUCCESS:
             # Its run files are left to the sweep, which knows what else refers to them.
             logger.info(
@@ -301,7 +299,7 @@ class CheckpointCoordinator:
         """
         if message.job != self.job:
             raise ValueError(f"Received a decline of job {message.job} in the coordinator of job {self.job}.")
-        self._executor.handle_event(self._protocol.decline, message)
+        self._executor.handle_event(self._machine.decline, message)
 
     def fail_unacknowledged_pending_checkpoints_for(
         self, execution_id: str, cause: CheckpointError | None = None
@@ -313,14 +311,14 @@ class CheckpointCoordinator:
             cause: The reason; None for TASK_FAILURE_DURING_CHECKPOINT.
         """
         error = cause or CheckpointError(CheckpointFailureReason.TASK_FAILURE_DURING_CHECKPOINT)
-        self._executor.handle_event(self._protocol.task_failed, execution_id, error)
+        self._executor.handle_event(self._machine.task_failed, execution_id, error)
 
     # The ends of epochs
 
     def is_due(self, epoch: int) -> bool:
         """Return whether a periodic checkpoint is due at the end of an epoch, in a job by epochs."""
         with self._lock:
-            return self._protocol.is_periodic_due(epoch)
+            return self._machine.is_periodic_due(epoch)
 
     def begin(
         self,
@@ -353,14 +351,14 @@ class CheckpointCoordinator:
         if is_periodic and not self.is_due(epoch):
             return None
         end = EpochEnd(epoch, tuple(tasks))
-        request = self._protocol.new_request(properties, external_location, is_periodic=is_periodic, epoch_end=end)
-        self._executor.handle_event(self._protocol.trigger_at_epoch_end, request)
+        request = self._machine.new_request(properties, external_location, is_periodic=is_periodic, epoch_end=end)
+        self._executor.handle_event(self._machine.trigger_at_epoch_end, request)
         if request.future.done():  # it failed at once
             error = request.future.exception()
             assert isinstance(error, CheckpointError)
             _raise_cause(error)
             raise error
-        return next(pending for pending in self._protocol.pending.values() if pending.request is request)
+        return next(pending for pending in self._machine.pending.values() if pending.request is request)
 
     def acknowledge(
         self, pending: PendingCheckpoint, execution_id: str, metrics: CheckpointMetrics | None = None
@@ -383,7 +381,7 @@ class CheckpointCoordinator:
             CheckpointError: It is not complete: it expired, was aborted, or could not be written.
         """
         self.poll()
-        self._executor.handle_event(self._protocol.document_ready, pending, metadata)
+        self._executor.handle_event(self._machine.document_ready, pending, metadata)
         try:
             return pending.request.future.result()
         except CheckpointError as error:
@@ -392,7 +390,7 @@ class CheckpointCoordinator:
 
     def abort(self, pending: PendingCheckpoint, error: CheckpointError) -> None:
         """Abort a pending checkpoint; does nothing if it is not pending."""
-        self._executor.handle_event(self._protocol.abort, pending.checkpoint_id, error)
+        self._executor.handle_event(self._machine.abort, pending.checkpoint_id, error)
 
     # State
 
@@ -443,11 +441,11 @@ class CheckpointCoordinator:
     def get_pending_checkpoints(self) -> dict[int, PendingCheckpoint]:
         """Return the pending checkpoints, by id."""
         with self._lock:
-            return dict(self._protocol.pending)
+            return dict(self._machine.pending)
 
     def get_number_of_pending_checkpoints(self) -> int:
         """Return the number of pending checkpoints."""
-        return len(self._protocol.pending)
+        return len(self._machine.pending)
 
     def get_successful_checkpoints(self) -> list[CompletedCheckpoint]:
         """Return the retained checkpoints, the newest last."""
@@ -467,13 +465,13 @@ class CheckpointCoordinator:
 
     def poll(self) -> None:
         """Expire checkpoints and trigger the periodic one if it is due; called by the coordinator's own thread."""
-        self._executor.handle_event(self._protocol.timer)
+        self._executor.handle_event(self._machine.timer)
 
     def shutdown(self) -> None:
         """Trigger nothing more and abort the pending checkpoints."""
         if self._timer is not None:
             self._timer.close()
-        self._executor.handle_event(self._protocol.shutdown)
+        self._executor.handle_event(self._machine.shutdown)
         self.master_hooks.close()
 
     def _require_own_tasks(self) -> None:
@@ -485,7 +483,7 @@ class CheckpointCoordinator:
 
     def _next_deadline(self) -> int | None:
         with self._lock:
-            return self._protocol.next_deadline()
+            return self._machine.next_deadline()
 
     def _notify_timer(self) -> None:
         if self._timer is not None:

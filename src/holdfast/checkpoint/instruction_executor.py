@@ -15,16 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import ParamSpec
 
-from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint, pointer_for
-from holdfast.checkpoint.config import CheckpointConfig, CoordinatorConfiguration
-from holdfast.checkpoint.failure_manager import CheckpointFailureManager
-from holdfast.checkpoint.master_hook import MasterHooks
-from holdfast.checkpoint.messages import CheckpointOptions, ExecutionVertex
-from holdfast.checkpoint.metadata import CheckpointMetadata, OperatorMetadata, encode
-from holdfast.checkpoint.options import CHECKPOINTS_HISTORY, CREATE_CHECKPOINT_SUBDIR, NUM_RETAINED, SAVEPOINT_DIRECTORY
-from holdfast.checkpoint.pending_checkpoint import CheckpointParticipant, CheckpointTriggerRequest, PendingCheckpoint
-from holdfast.checkpoint.protocol import (
-    CheckpointProtocol,
+from holdfast.checkpoint.checkpoint_machine import (
+    CheckpointMachine,
     DiscardLocation,
     Finalize,
     Instruction,
@@ -37,6 +29,14 @@ from holdfast.checkpoint.protocol import (
     Resolve,
     TriggerTasks,
 )
+from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint, pointer_for
+from holdfast.checkpoint.config import CheckpointConfig, CoordinatorConfiguration
+from holdfast.checkpoint.failure_manager import CheckpointFailureManager
+from holdfast.checkpoint.master_hook import MasterHooks
+from holdfast.checkpoint.messages import CheckpointOptions, ExecutionVertex
+from holdfast.checkpoint.metadata import CheckpointMetadata, OperatorMetadata, encode
+from holdfast.checkpoint.options import CHECKPOINTS_HISTORY, CREATE_CHECKPOINT_SUBDIR, NUM_RETAINED, SAVEPOINT_DIRECTORY
+from holdfast.checkpoint.pending_checkpoint import CheckpointParticipant, CheckpointTriggerRequest, PendingCheckpoint
 from holdfast.checkpoint.snapshot_type import CheckpointProperties, CheckpointType
 from holdfast.checkpoint.statistics import CheckpointStatsTracker
 from holdfast.checkpoint.storage import (
@@ -361,7 +361,7 @@ class InstructionExecutor:
     Only one thread at a time carries out instructions; other threads leave theirs in its queue.
 
     Args:
-        protocol: The state machine.
+        machine: The state machine.
         lock: Guards the state machine; not held during I/O.
         services: Job, options and services.
         vertices: The tasks that are triggered and notified.
@@ -370,13 +370,13 @@ class InstructionExecutor:
 
     def __init__(
         self,
-        protocol: CheckpointProtocol,
+        machine: CheckpointMachine,
         lock: threading.RLock,
         services: CoordinatorServices,
         vertices: Vertices,
         on_idle: Callable[[], None],
     ) -> None:
-        self._protocol = protocol
+        self._machine = machine
         self._lock = lock
         self._services = services
         self._vertices = vertices
@@ -475,18 +475,18 @@ class InstructionExecutor:
                 self._services.hooks.identifiers,
             )
         except Exception as error:  # noqa: BLE001 - counter and tasks may be user code
-            self._apply(self._protocol.prepare_failed, request, _as_trigger_failure(error))
+            self._apply(self._machine.prepare_failed, request, _as_trigger_failure(error))
             return
         with self._lock:
-            self.append(self._protocol.prepared(pending))
+            self.append(self._machine.prepared(pending))
             if pending.is_disposed:
                 return
         try:
             self._trigger_tasks(pending, to_trigger)
         except Exception as error:  # noqa: BLE001 - tasks may be user code; the checkpoint fails
-            self._apply(self._protocol.trigger_failed, pending, _as_trigger_failure(error))
+            self._apply(self._machine.trigger_failed, pending, _as_trigger_failure(error))
             return
-        self._apply(self._protocol.triggered, pending)
+        self._apply(self._machine.triggered, pending)
 
     def _trigger_tasks(self, pending: PendingCheckpoint, to_trigger: list[ExecutionVertex]) -> None:
         """Choose the location, then trigger the hooks, then the tasks."""
@@ -520,17 +520,17 @@ class InstructionExecutor:
     def _finalize(self, pending: PendingCheckpoint) -> None:
         """Write document and pointer, unless a newer checkpoint has completed meanwhile."""
         with self._lock:
-            if not self._protocol.is_still_needed(pending):
-                self.append(self._protocol.finalize_not_needed(pending))
+            if not self._machine.is_still_needed(pending):
+                self.append(self._machine.finalize_not_needed(pending))
                 return
         try:
             metadata = pending.finalize_checkpoint(self._incarnation, self._services.clock.now_ms())
             written = write_checkpoint(pending, metadata, self._services.storage, self._services.store)
         except Exception as error:  # noqa: BLE001 - the checkpoint fails, not its thread
             failure = error if isinstance(error, CompletionError) else CompletionError(error, keep_files=True)
-            self._apply(self._protocol.finalize_failed, pending, failure, keep_files=failure.keep_files)
+            self._apply(self._machine.finalize_failed, pending, failure, keep_files=failure.keep_files)
             return
-        self._apply(self._protocol.finalized, pending, written.checkpoint, written.subsumed)
+        self._apply(self._machine.finalized, pending, written.checkpoint, written.subsumed)
 
 
 @contextmanager

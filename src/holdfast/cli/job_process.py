@@ -19,8 +19,8 @@ from typing import Final
 from holdfast.cli.output import exit_code_of
 from holdfast.cli.program import as_main_program, log_to_stderr, run_script
 from holdfast.datastream.environment.launch import OnLaunch, program_overrides
+from holdfast.dispatcher.dispatcher_machine import ProcessOutcome
 from holdfast.dispatcher.process import PROGRAM, SPARE, LaunchedJob, ProcessStart, ended_line, launched_line, ready_line
-from holdfast.dispatcher.protocol import ProcessOutcome
 from holdfast.errors import ConfigurationError, FencedError
 from holdfast.ha.job_result_store import FailureCause
 from holdfast.kernel.configuration import Configuration

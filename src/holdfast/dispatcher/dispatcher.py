@@ -8,9 +8,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Final, Protocol
 
-from holdfast.dispatcher import protocol as events
-from holdfast.dispatcher import protocol as instructions
-from holdfast.dispatcher.protocol import DispatcherMachine, JobEntry
+from holdfast.dispatcher import dispatcher_machine as events
+from holdfast.dispatcher import dispatcher_machine as instructions
+from holdfast.dispatcher.dispatcher_machine import DispatcherMachine, JobEntry
 from holdfast.dispatcher.store import DispatcherStores
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.ha.execution_plan_store import ExecutionPlan

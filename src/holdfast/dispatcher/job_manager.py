@@ -33,9 +33,9 @@ from holdfast.checkpoint.options import CHECKPOINTS_DIRECTORY
 from holdfast.dispatcher import options
 from holdfast.dispatcher.announcements import announced
 from holdfast.dispatcher.dispatcher import Dispatcher
+from holdfast.dispatcher.dispatcher_machine import DispatcherMachine
 from holdfast.dispatcher.job_manager_api import JobManagerApi, Term
 from holdfast.dispatcher.process import LocalProcesses, SpareProcesses, default_options, process_environment
-from holdfast.dispatcher.protocol import DispatcherMachine
 from holdfast.dispatcher.store import AddressBook, DispatcherStores, EndedJobs
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.ha.leader_election import LeaderContender, LeaderElection

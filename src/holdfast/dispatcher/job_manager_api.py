@@ -15,8 +15,8 @@ from urllib.parse import quote, urlencode
 
 from holdfast import __version__
 from holdfast.dispatcher.dispatcher import Dispatcher
+from holdfast.dispatcher.dispatcher_machine import JobEntry, Phase
 from holdfast.dispatcher.process import LocalProcesses, check_options
-from holdfast.dispatcher.protocol import JobEntry, Phase
 from holdfast.dispatcher.store import DispatcherStores, SubmittedProgram, check_name
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.ha.job_result_store import FailureCause

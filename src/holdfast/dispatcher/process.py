@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeVar
 
-from holdfast.dispatcher.protocol import ProcessOutcome
+from holdfast.dispatcher.dispatcher_machine import ProcessOutcome
 from holdfast.dispatcher.store import DispatcherStores, SubmittedProgram
 from holdfast.errors import ConfigurationError, CorruptFileError
 from holdfast.ha.execution_plan_store import ExecutionPlan

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.dispatcher.protocol import StoresRead
+from holdfast.dispatcher.dispatcher_machine import StoresRead
 from holdfast.errors import (
     AlreadyExistError,
     ConfigurationError,

@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
+from holdfast.dispatcher.dispatcher_machine import JobEntry, Phase
 from holdfast.dispatcher.job_manager_api import JobManagerApi, Term
 from holdfast.dispatcher.process import LocalProcesses, ProcessStart
-from holdfast.dispatcher.protocol import JobEntry, Phase
 from holdfast.dispatcher.store import DispatcherStores, EndedJobs
 from holdfast.errors import HoldfastError
 from holdfast.ha import EmbeddedCluster, EmbeddedHaServices, LeaderContender

@@ -15,10 +15,10 @@ from typing import Any, Final
 
 import pytest
 
-from holdfast.dispatcher import protocol as events
-from holdfast.dispatcher import protocol as instructions
+from holdfast.dispatcher import dispatcher_machine as events
+from holdfast.dispatcher import dispatcher_machine as instructions
+from holdfast.dispatcher.dispatcher_machine import DispatcherMachine
 from holdfast.dispatcher.options import process_restarts
-from holdfast.dispatcher.protocol import DispatcherMachine
 from holdfast.dispatcher.store import DispatcherStores, EndedJobs, SubmittedProgram
 from holdfast.errors import HoldfastError, PossibleInconsistentStateError
 from holdfast.ha import EmbeddedCluster, EmbeddedHaServices, LeaderContender

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.dispatcher import protocol as events
-from holdfast.dispatcher import protocol as instructions
+from holdfast.dispatcher import dispatcher_machine as events
+from holdfast.dispatcher import dispatcher_machine as instructions
+from holdfast.dispatcher.dispatcher_machine import DispatcherMachine, Phase
 from holdfast.dispatcher.options import process_restarts
-from holdfast.dispatcher.protocol import DispatcherMachine, Phase
 from holdfast.ha.execution_plan_store import ExecutionPlan
 from holdfast.ha.job_result_store import ApplicationStatus, FailureCause, JobResult
 from holdfast.kernel.clock import ManualClock

@@ -21,10 +21,10 @@ from click.testing import CliRunner, Result
 
 from holdfast.cli import main
 from holdfast.cli.locate import running_job
+from holdfast.dispatcher.dispatcher_machine import Phase
 from holdfast.dispatcher.job_manager import JobManager
 from holdfast.dispatcher.job_manager_api import JobManagerApi, Term
 from holdfast.dispatcher.job_manager_client import JobManagerClient
-from holdfast.dispatcher.protocol import Phase
 from holdfast.errors import ConfigurationError, StorageError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID

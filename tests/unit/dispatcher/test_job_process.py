@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from holdfast.dispatcher import process as job_process
+from holdfast.dispatcher.dispatcher_machine import ProcessOutcome
 from holdfast.dispatcher.process import PROGRAM, JobProcess, LocalProcesses, ProcessStart, SpareProcesses
-from holdfast.dispatcher.protocol import ProcessOutcome
 from holdfast.dispatcher.store import SubmittedProgram
 from holdfast.errors import ConfigurationError
 from holdfast.ha.blob_store import BlobKey

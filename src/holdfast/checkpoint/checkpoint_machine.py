@@ -224,7 +224,7 @@ class Schedule:
 Instructions = list[Instruction]
 
 
-class CheckpointProtocol:
+class CheckpointMachine:
     """State machine of one coordinator.
 
     Args:
