@@ -595,7 +595,7 @@ class RealTimeTask:
             self._send_metrics()
             self._receive_some(is_waiting=not gate.has_messages)
             if gate.has_messages:
-                self._wait_for_more(begun_at + self._flush_interval.seconds)
+                self._wait_for_more(gate, begun_at + self._flush_interval.seconds)
                 begun_at = time.monotonic()
             self._limit_alignment(gate)
             is_at_barrier = gate.barrier is not None and not gate.has_messages
@@ -687,9 +687,12 @@ class RealTimeTask:
         except queue.Empty:
             return
 
-    def _wait_for_more(self, until: float) -> None:
-        """Wait for messages that can be processed with those that are here: a round costs more than its elements."""
-        while not self._is_stopped and (seconds := until - time.monotonic()) > 0:
+    def _wait_for_more(self, gate: InputGate, until: float) -> None:
+        """Wait for messages that can be processed with those that are here: a round costs more than its elements.
+
+        Behind a barrier of all producers nothing follows, and a checkpoint waits for it.
+        """
+        while not self._is_stopped and gate.barrier is None and (seconds := until - time.monotonic()) > 0:
             with suppress(queue.Empty):
                 self._handle(self._meter.get(self._inbox, seconds))
 
