@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -173,7 +174,7 @@ class Next(KeyedProcessFunction):
 
 
 ONCE_MORE = [(0, 15), (0, 25), (0, 35), (0, 45), (1, 47), (1, 57)]
-"""Timers fire up to the last time of the input, and then once for each key."""
+"""Timers fire up to the last time of the input; those that are set then fire once."""
 
 
 def by_epochs(build: Callable[[Any, Rows], None], directory: Path) -> Rows:
@@ -196,6 +197,7 @@ def in_real_time_beside_others(build: Callable[[Any, Rows], None], directory: Pa
     windows(timed(live(program)).uid("live times"), "others", others)
     client = JobClient(program.master(directory))
     until(lambda: len(found) >= len(ONCE_MORE))
+    time.sleep(0.5)  # further ones would follow
     client.stop()
     client.await_termination()
     return found
@@ -207,7 +209,9 @@ def test_a_timer_that_sets_the_next_fires_up_to_the_last_event_time_and_then_onc
         timers = timed(stream).uid("times").key_by("key").process(Next(), "key bigint, n bigint").uid("timers")
         timers.for_each_epoch(found.write).uid("out")
 
-    assert sorted((row["key"], row["n"]) for row in run(build, tmp_path)) == ONCE_MORE
+    fired = sorted((row["key"], row["n"]) for row in run(build, tmp_path))
+    # If the watermark 36 comes before the end of time, the timer for 45 is set before it, and that for 55 behind it.
+    assert fired == ONCE_MORE or (run is not by_epochs and fired == sorted([*ONCE_MORE, (0, 55)]))
 
 
 def test_the_watermark_of_clocks_of_which_some_have_ended() -> None:
