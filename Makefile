@@ -118,7 +118,7 @@ compile-tests: $(STAMP)
 
 downloads: $(CLASSES) $(KAFKA) $(YARN) $(REGISTRY) $(PYTHONS) ## Bring the brokers and runtimes that make test-all needs
 
-test: $(STAMP) $(CLASSES) $(KAFKA) ## Run what a contributor runs: real Spark, real servers where there are any (10 minutes)
+test: $(STAMP) $(CLASSES) $(KAFKA) ## Run what a contributor runs: real Spark, real servers where there are any (9 minutes)
 	failed=0; \
 	$(PYTEST) tests --ignore $(ON_SPARK) -n 4 -m "$(SHORT)" || failed=$$?; \
 	$(PYTEST) $(ON_SPARK) -n 2 -m "$(SHORT)" || failed=$$?; \

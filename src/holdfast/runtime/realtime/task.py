@@ -466,6 +466,8 @@ class RealTimeTask:
         if self._gate is None:
             over = {uid for uid in self._no_more_splits if not self._readers.has_splits_of(uid)}
             ended = {uid for uid, sources in self._sources_of_clocks.items() if sources <= over} if over else set()
+        elif not self._own_clocks:
+            return
         else:
             arrived = self._gate.watermarks()
             ended = {uid for at, uid in enumerate(self._clocks) if arrived[at] == MAX_WATERMARK} & {*self._own_clocks}
