@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.common import Time, Types, WatermarkStrategy
-from holdfast.datastream import KeyedProcessFunction
+from holdfast.datastream import KeyedProcessFunction, TimeDomain
 from holdfast.datastream.connectors.datagen import DataGeneratorSource
 from holdfast.datastream.window import TumblingEventTimeWindows
 from holdfast.kernel.watermark import MAX_WATERMARK, MIN_WATERMARK
@@ -212,6 +212,34 @@ def test_a_timer_that_sets_the_next_fires_up_to_the_last_event_time_and_then_onc
     fired = sorted((row["key"], row["n"]) for row in run(build, tmp_path))
     # If the watermark 36 comes before the end of time, the timer for 45 is set before it, and that for 55 behind it.
     assert fired == ONCE_MORE or (run is not by_epochs and fired == sorted([*ONCE_MORE, (0, 55)]))
+
+
+class Afterwards(KeyedProcessFunction):
+    """Sets a timer in processing time, and in that one a timer in event time."""
+
+    def process_element(self, value: Any, ctx: Any) -> None:
+        timers = ctx.timer_service()
+        timers.register_processing_time_timer(timers.current_processing_time() + 1500)
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterable[tuple[int, int]]:
+        timers = ctx.timer_service()
+        is_event = ctx.time_domain() is TimeDomain.EVENT_TIME
+        if not is_event:
+            timers.register_event_time_timer(1000)
+        yield int(is_event), timers.current_watermark()
+
+
+def test_timers_in_event_time_that_are_set_after_its_end_do_not_fire(tmp_path: Path) -> None:
+    program, found, others = RealTimeProgram(), Rows(), Rows()
+    keyed = timed(program.from_collection([(0, 5)], ELEMENT).uid("rows")).uid("times").key_by("key")
+    keyed.process(Afterwards(), "key bigint, n bigint").uid("timers").for_each_epoch(found.write).uid("out")
+    windows(timed(live(program)).uid("live times"), "others", others)
+    client = JobClient(program.master(tmp_path))
+    until(lambda: len(found) > 0)
+    time.sleep(0.5)
+    client.stop()
+    client.await_termination()
+    assert [(row["key"], row["n"]) for row in found] == [(0, MAX_WATERMARK)]
 
 
 def test_the_watermark_of_clocks_of_which_some_have_ended() -> None:
