@@ -186,7 +186,8 @@ class LocalEngine(Engine):
 
     def _ended(self, number: int) -> frozenset[str]:
         """Return the bounded sources that no input after this one names."""
-        return self._bounded_sources.difference(*self.inputs[number + 1 :])
+        later = range(number + 1, len(self.inputs))
+        return frozenset(uid for uid in self._bounded_sources if not any(uid in self.inputs[i] for i in later))
 
     def execute(self, epoch: EpochDescriptor, epoch_input: EpochInput | StagedInput | None) -> list[TaskReport]:
         if isinstance(epoch_input, StagedInput):
