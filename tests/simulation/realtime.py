@@ -40,9 +40,8 @@ from holdfast.runtime.realtime import control, engine, flush_interval, source_co
 from holdfast.runtime.realtime.engine import RealTimeEngine, TaskGroup
 from holdfast.runtime.realtime.message import LostFrameError
 from holdfast.runtime.realtime.source_coordinator import SourceCoordinator
-from holdfast.runtime.realtime.task import RealTimeStage, RealTimeTask
+from holdfast.runtime.realtime.task import RealTimeStage, run_stages
 from holdfast.runtime.task.loaded_job import LoadedJob
-from holdfast.runtime.task.stage_task import TaskIdentity
 from holdfast.testing.real_time_runner import RealTimeProgram
 from holdfast.types.program_classes import unpickle_program
 from tests.simulation import network, primitives, real, workload
@@ -308,10 +307,12 @@ class SimulatedRealTimeEngine(RealTimeEngine):
         now = lambda: self._world.now / 1000  # noqa: E731
         return SourceCoordinator(plan, positions, self.source_tasks, rules, files=files, clock=now)
 
-    def start_tasks(self, job: JobDescriptor, stages: Sequence[RealTimeStage], tasks: Sequence[int]) -> TaskGroup:
+    def start_tasks(
+        self, job: JobDescriptor, stages: Sequence[Sequence[RealTimeStage]], workers: Sequence[int]
+    ) -> TaskGroup:
         world, content = self._world, job.to_bytes()
         trouble: Trouble = world.memory["trouble"]
-        exchange = Exchange(world, list(tasks), trouble)
+        exchange = Exchange(world, list(workers), trouble)
         before, self._exchange = self._exchange, exchange
         if before is not None:
             before.successor = exchange if world.choices.chance(trouble.strays) else None
@@ -319,13 +320,12 @@ class SimulatedRealTimeEngine(RealTimeEngine):
                 if world.choices.chance(trouble.strays):
                     exchange.take_stray(place, batch)
 
-        def run(process: Process, stage: int, partition: int) -> Iterator[pa.RecordBatch]:
+        def run(process: Process, at: int, partition: int) -> Iterator[pa.RecordBatch]:
             loaded = LoadedJob(*unpickle_program(content))
-            identity = TaskIdentity.fresh(stages[stage].stage, partition)
-            real_task = RealTimeTask(loaded, stages[stage], identity, SimulatedClock(process))
-            yield from real_task.run(exchange.read(stage, partition))
+            clock = SimulatedClock(process)
+            yield from run_stages(loaded, stages[at], partition, clock, exchange.read(at, partition))
 
-        return SimulatedTasks(world, trouble, exchange, run, tasks)
+        return SimulatedTasks(world, trouble, exchange, run, workers)
 
     def _trigger(self, epoch: EpochDescriptor) -> None:
         under_way = [one.epoch for one in self._barriers.values() if one.failure is None]

@@ -342,7 +342,7 @@ def need_more_slots(spark: Any, folder: Path) -> tuple[HoldfastError | None, str
 def test_too_few_slots_are_refused_with_what_to_do(run: Run, tmp_path: Path) -> None:
     failure, refused = run(need_more_slots, tmp_path)
     assert refused == (
-        "The job needs 9 slots at once, one for each task of its 3 stages, and spark.master=local[8] has 8: use "
+        "The job needs 9 slots at once, one for each task of its stages, and spark.master=local[8] has 8: use "
         "spark.master=local[9], or lower 'parallelism.default'."
     )
     assert type(failure) is ConfigurationError

@@ -32,12 +32,13 @@ from holdfast.datastream.connectors.datagen import DataGeneratorSource
 from holdfast.datastream.state import ValueStateDescriptor
 
 place, trigger, rows, kill = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4] == "kill"
+parallelism = int(sys.argv[5])
 env = StreamExecutionEnvironment.get_execution_environment({
     "execution.trigger": trigger,
     "execution.checkpointing.dir": place,
     "execution.checkpointing.interval": "200 ms",
-    "parallelism.default": 2,
-    "spark.master": "local[8]",
+    "parallelism.default": parallelism,
+    "spark.master": f"local[{4 * parallelism if parallelism > 1 else 2}]",  # one slot for collect()
     "spark.ui.enabled": "false",
     "restart-strategy.type": "fixed-delay",
     "restart-strategy.fixed-delay.attempts": 5,
@@ -91,11 +92,11 @@ print("FOUND", json.dumps([[row.key, row["count"]] for row in found]))
 """
 
 
-def run(place: Path, trigger: str, rows: int = 300, *, kill: bool = False) -> list[list[Any]]:
+def run(place: Path, trigger: str, rows: int = 300, *, kill: bool = False, parallelism: int = 2) -> list[list[Any]]:
     """Run the job until so many rows more have come; return all rows."""
     script = place.parent / "job.py"
     script.write_text(PROGRAM)
-    command = [sys.executable, str(script), str(place), trigger, str(rows), "kill" if kill else ""]
+    command = [sys.executable, str(script), str(place), trigger, str(rows), "kill" if kill else "", str(parallelism)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYSPARK_PYTHON": sys.executable}
     environment |= {"SPARK_LOCAL_IP": "127.0.0.1"}
     ended = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=350, check=False)
@@ -105,8 +106,10 @@ def run(place: Path, trigger: str, rows: int = 300, *, kill: bool = False) -> li
     return found
 
 
-def test_a_killed_worker_costs_nothing(tmp_path: Path) -> None:
-    seen = sorted(map(tuple, run(tmp_path / "checkpoints", "real-time", 500, kill=True)))
+@pytest.mark.parametrize("parallelism", [2, 1], ids=["one of four", "one that all stages share"])
+def test_a_killed_worker_costs_nothing(tmp_path: Path, parallelism: int) -> None:
+    rows = run(tmp_path / "checkpoints", "real-time", 500, kill=True, parallelism=parallelism)
+    seen = sorted(map(tuple, rows))
     assert seen == sorted({*seen}), "an element was counted twice"
     for key, count in Counter(key for key, _ in seen).items():
         assert [n for other, n in seen if other == key] == list(range(1, count + 1)), "an element is missing"

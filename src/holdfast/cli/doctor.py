@@ -387,7 +387,7 @@ def check_slots(master: str | None, *, is_real_time: bool) -> Finding:
         is_real_time: Whether the job runs in real time.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    needed = "A real-time job needs a slot for each task of each stage at once"
+    needed = "A real-time job needs a slot for each task of each stage at once (one in all with parallelism.default 1)"
     if master is None:
         more = f" {needed}: Holdfast gives it at least 8, and 4 for each core." if is_real_time else ""
         return Finding("slots", OK, f"{cores}, one for each core (spark.master is not set).{more}")

@@ -351,12 +351,12 @@ class _Arriving:
             pass
 
 
-def check_real_time(session: SparkSession, plan_tasks: Sequence[int]) -> None:
+def check_real_time(session: SparkSession, workers: Sequence[int]) -> None:
     """Check that real-time jobs can run on a session; log a warning, once a context, if they will be slow.
 
     Args:
         session: The session.
-        plan_tasks: Number of tasks of each stage.
+        workers: Number of workers of each stage, or of several stages that share theirs. Each needs a slot.
 
     Raises:
         ConfigurationError: They cannot run on it.
@@ -376,12 +376,11 @@ def check_real_time(session: SparkSession, plan_tasks: Sequence[int]) -> None:
     if context._jvm.org.apache.spark.util.Utils.isDynamicAllocationEnabled(scala.conf()):
         remedy = "set it to false, and spark.executor.instances to what the job needs"
         raise _refused("spark.dynamicAllocation.enabled=true", remedy)
-    needed, slots = sum(plan_tasks), slots_of(session)
+    needed, slots = sum(workers), slots_of(session)
     if scala.isLocal() and needed > slots:
         raise ConfigurationError(
-            f"The job needs {needed} slots at once, one for each task of its {len(plan_tasks)} stages, and "
-            f"spark.master={context.master} has {slots}: use spark.master=local[{needed}], or lower "
-            "'parallelism.default'."
+            f"The job needs {needed} slots at once, one for each task of its stages, and spark.master={context.master} "
+            f"has {slots}: use spark.master=local[{needed}], or lower 'parallelism.default'."
         )
     _warn_if_slow(context.applicationId, {key: conf.get(key) for key in REAL_TIME_SETTINGS})
 

@@ -18,9 +18,8 @@ from holdfast.runtime.graph.input_matching import InputRules
 from holdfast.runtime.graph.plan import JobPlan
 from holdfast.runtime.realtime.engine import RealTimeEngine, TaskGroup
 from holdfast.runtime.realtime.source_coordinator import SourceCoordinator
-from holdfast.runtime.realtime.task import RealTimeStage, RealTimeTask
+from holdfast.runtime.realtime.task import RealTimeStage, run_stages
 from holdfast.runtime.task.loaded_job import load_job
-from holdfast.runtime.task.stage_task import TaskIdentity
 from holdfast.spark.failure import translate_fatal
 from holdfast.spark.frame import ArrowFunction, staged_frame
 from holdfast.spark.input.positions import SourceListeners
@@ -46,8 +45,8 @@ class SparkRealTimeEngine(RealTimeEngine):
         self._broadcast: Any = None
         self._listeners = SourceListeners()
 
-    def check(self, plan: JobPlan, tasks: Sequence[int]) -> None:
-        check_real_time(self._session, tasks)
+    def check(self, plan: JobPlan, workers: Sequence[int]) -> None:
+        check_real_time(self._session, workers)
 
     def frame_bytes(self) -> int:
         return frame_bytes(self._session)
@@ -77,12 +76,14 @@ class SparkRealTimeEngine(RealTimeEngine):
             found[uid] = found[uid] + numbers if uid in found else numbers
         return found
 
-    def start_tasks(self, job: JobDescriptor, stages: Sequence[RealTimeStage], tasks: Sequence[int]) -> TaskGroup:
+    def start_tasks(
+        self, job: JobDescriptor, stages: Sequence[Sequence[RealTimeStage]], workers: Sequence[int]
+    ) -> TaskGroup:
         with translate_fatal("shipping the job"):
             self._destroy_broadcast()
             self._broadcast = self._session.sparkContext.broadcast(job.to_bytes())
-            functions = [_task_function(job.key, self._broadcast, stage) for stage in stages]
-            pipelined = [PipelinedStage(run, count) for run, count in zip(functions, tasks, strict=True)]
+            functions = [_worker_function(job.key, self._broadcast, group) for group in stages]
+            pipelined = [PipelinedStage(run, count) for run, count in zip(functions, workers, strict=True)]
             group = PipelinedJob(self._session, pipelined, f"{job.job_name}: real time")
             group.start()
         return group
@@ -113,14 +114,13 @@ class SparkRealTimeEngine(RealTimeEngine):
                 broadcast.destroy()
 
 
-def _task_function(key: str, broadcast: Any, stage: RealTimeStage) -> ArrowFunction:
-    """Return the function of a stage; the job comes by broadcast."""
+def _worker_function(key: str, broadcast: Any, stages: Sequence[RealTimeStage]) -> ArrowFunction:
+    """Return the function of stages that share their workers; the job comes by broadcast."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None
         job = load_job(key, lambda: broadcast.value)
-        identity = TaskIdentity.fresh(stage.stage, context.partitionId())
-        yield from RealTimeTask(job, stage, identity, SystemClock()).run(batches)
+        yield from run_stages(job, stages, context.partitionId(), SystemClock(), batches)
 
     return run

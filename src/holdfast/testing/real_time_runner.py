@@ -28,9 +28,8 @@ from holdfast.runtime.job.control import JobStatus
 from holdfast.runtime.job.options import EXECUTION_TRIGGER
 from holdfast.runtime.master.job_master import JobMaster
 from holdfast.runtime.realtime.engine import RealTimeEngine, TaskGroup
-from holdfast.runtime.realtime.task import RealTimeStage, RealTimeTask
+from holdfast.runtime.realtime.task import RealTimeStage, run_stages
 from holdfast.runtime.task import loaded_job
-from holdfast.runtime.task.stage_task import TaskIdentity
 from holdfast.testing.epoch_runner import OPTIONS, run_job
 from holdfast.types.type_parser import to_type
 
@@ -161,18 +160,20 @@ class LocalRealTimeEngine(RealTimeEngine):
         self._clock = clock or SystemClock()
         self._interceptor = interceptor
 
-    def start_tasks(self, job: JobDescriptor, stages: Sequence[RealTimeStage], tasks: Sequence[int]) -> TaskGroup:
+    def start_tasks(
+        self, job: JobDescriptor, stages: Sequence[Sequence[RealTimeStage]], workers: Sequence[int]
+    ) -> TaskGroup:
         content = job.to_bytes()
 
-        def run(stage: int, partition: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def run(at: int, partition: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             if self._interceptor is not None:
-                self._interceptor(stage, partition)
+                for stage in stages[at]:
+                    self._interceptor(stage.stage, partition)
             with _lock:  # in a worker of Spark there is one task
                 loaded = loaded_job.load_job(job.key, lambda: content)
-            identity = TaskIdentity.fresh(stages[stage].stage, partition)
-            yield from RealTimeTask(loaded, stages[stage], identity, self._clock).run(batches)
+            yield from run_stages(loaded, stages[at], partition, self._clock, batches)
 
-        return ThreadedTasks(run, tasks)
+        return ThreadedTasks(run, workers)
 
     def control_hosts(self) -> tuple[str, str]:
         return "127.0.0.1", "127.0.0.1"

@@ -158,13 +158,15 @@ class RealTimeEngine(Engine):
     # For subclasses
 
     @abstractmethod
-    def start_tasks(self, job: JobDescriptor, stages: Sequence[RealTimeStage], tasks: Sequence[int]) -> TaskGroup:
+    def start_tasks(
+        self, job: JobDescriptor, stages: Sequence[Sequence[RealTimeStage]], workers: Sequence[int]
+    ) -> TaskGroup:
         """Start the tasks of all stages.
 
         Args:
             job: The job with its sources.
-            stages: The stages in their order.
-            tasks: Number of tasks of each.
+            stages: The stages in their order, those together that share their workers (see `run_stages`).
+            workers: Number of workers of each group of stages.
         """
 
     @abstractmethod
@@ -175,8 +177,8 @@ class RealTimeEngine(Engine):
         """Return the most bytes of a message between tasks."""
         return FRAME_BYTES
 
-    def check(self, plan: JobPlan, tasks: Sequence[int]) -> None:
-        """Check that the tasks of a plan can run here.
+    def check(self, plan: JobPlan, workers: Sequence[int]) -> None:
+        """Check that the workers of a plan can run here: so many for each group of stages.
 
         Raises:
             ConfigurationError: They cannot.
@@ -206,7 +208,8 @@ class RealTimeEngine(Engine):
         self._sources.on_discovered = self._on_discovered
 
     def check_plan(self, plan: JobPlan) -> None:
-        self.check(plan, [tasks for _, tasks in self._stages(plan)])
+        counts = [tasks for _, tasks in self._stages(plan)]
+        self.check(plan, [counts[group[0]] for group in _sharing_workers(counts)])
 
     def update_plan(self, job: JobDescriptor) -> None:
         self._end_tasks()
@@ -336,17 +339,20 @@ class RealTimeEngine(Engine):
                 is_aligned=self._is_aligned,
                 alignment_limit=self._alignment_limit,
                 frame_bytes=self.frame_bytes(),
-                flush_seconds=_flush_seconds(counts[at], counts[at + 1] if at + 1 < len(counts) else 0),
+                flush_seconds=_flush_seconds(counts, at),
             )
             for at, (stage, _) in enumerate(numbered)
         ]
+        groups = _sharing_workers(counts)
         job = replace(
             self._job,
             key=f"{self._job.key}-{attempt}",
             split_sources=self._sources.split_sources,
             control_secret=server.secret,
         )
-        self._group = self.start_tasks(job, stages, counts)
+        self._group = self.start_tasks(
+            job, [[stages[at] for at in group] for group in groups], [counts[group[0]] for group in groups]
+        )
         expected = set(self._all_tasks())
         self._wait_for_tasks(expected)
         self._send_epoch("start", epoch)
@@ -646,6 +652,27 @@ def refuse_unsupported_steps(plan: JobPlan) -> None:
             )
 
 
-def _flush_seconds(tasks: int, consumers: int) -> float:
-    """Return for how long elements may wait for others: a message costs about a millisecond of a core."""
-    return min(0.05, max(0.002, 0.001 * tasks * consumers))
+def _sharing_workers(tasks: Sequence[int]) -> list[list[int]]:
+    """Return the places of the stages, those together that share their workers: neighbours of one task each.
+
+    Args:
+        tasks: Number of tasks of each stage.
+    """
+    groups: list[list[int]] = []
+    for at, count in enumerate(tasks):
+        if at and count == tasks[at - 1] == 1:
+            groups[-1].append(at)
+        else:
+            groups.append([at])
+    return groups
+
+
+def _flush_seconds(tasks: Sequence[int], at: int) -> float:
+    """Return for how long elements may wait for others: a message costs about a millisecond of a core.
+
+    Within a worker it costs less, and elements have waited in the first stage.
+    """
+    consumers = tasks[at + 1] if at + 1 < len(tasks) else 0
+    if at and tasks[at - 1] == tasks[at] == 1 and consumers <= 1:
+        return 0.0
+    return min(0.05, max(0.002, 0.001 * tasks[at] * consumers))

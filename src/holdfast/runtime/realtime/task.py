@@ -283,13 +283,15 @@ class RealTimeTask:
                     writer.close()
 
     def _run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        self._wait_for_start()
         if self._gate is None:
+            self._wait_for_start()
             for _ in batches:
                 pass
             yield from self._read_sources()
         else:
+            # At once: this thread may have the task before, and the driver starts all or none.
             threading.Thread(target=self._receive, args=(batches,), name="holdfast-input", daemon=True).start()
+            self._wait_for_start()
             yield from self._read_exchange(self._gate)
 
     # Begin and snapshot
@@ -898,6 +900,26 @@ class RealTimeTask:
         self._triggered = [triggered for triggered in self._triggered if triggered.number != number]
         if self._gate is not None:
             self._gate.abandon(number)
+
+
+def run_stages(
+    job: LoadedJob, stages: Sequence[RealTimeStage], partition: int, clock: Clock, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Run the tasks of a worker, each in a thread: frames go from one to the next without an exchange.
+
+    Args:
+        job: The job attempt as loaded in this process.
+        stages: Consecutive stages: several if they have one task each.
+        partition: Number of the task in them.
+        clock: Processing time.
+        batches: Input of the first stage.
+
+    Returns:
+        Output of the last stage.
+    """
+    for stage in stages:
+        batches = RealTimeTask(job, stage, TaskIdentity.fresh(stage.stage, partition), clock).run(batches)
+    return iter(batches)
 
 
 class _OwnClock:

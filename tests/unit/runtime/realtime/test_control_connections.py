@@ -92,10 +92,13 @@ class WiredEngine(LocalRealTimeEngine):
         self.awake, self.asleep = threading.Event(), threading.Event()
         self._sleeps_at = sleeps_at
 
-    def start_tasks(self, job: JobDescriptor, stages: Sequence[RealTimeStage], tasks: Sequence[int]) -> TaskGroup:
-        wire = Wire(stages[0].address)
+    def start_tasks(
+        self, job: JobDescriptor, stages: Sequence[Sequence[RealTimeStage]], workers: Sequence[int]
+    ) -> TaskGroup:
+        wire = Wire(stages[0][0].address)
         self.wires.append(wire)
-        return super().start_tasks(job, [replace(stage, address=wire.address) for stage in stages], tasks)
+        wired = [[replace(stage, address=wire.address) for stage in group] for group in stages]
+        return super().start_tasks(job, wired, workers)
 
     def execute(self, epoch: EpochDescriptor, epoch_input: EpochInput | StagedInput | None) -> Any:
         reports = super().execute(epoch, epoch_input)

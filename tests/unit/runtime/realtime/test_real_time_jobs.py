@@ -20,13 +20,15 @@ from holdfast.datastream.state import ValueStateDescriptor
 from holdfast.datastream.window import TumblingEventTimeWindows
 from holdfast.errors import ConfigurationError, JobExecutionError
 from holdfast.kernel.watermark import MIN_WATERMARK
+from holdfast.runtime.exchange.stage_message import JobDescriptor
 from holdfast.runtime.function.source import SourceReader, SourceSplit, SplitEnumerator, SplitSource
 from holdfast.runtime.graph.plan import JobPlan
 from holdfast.runtime.job.control import JobStatus
 from holdfast.runtime.master.job_client import JobClient
-from holdfast.runtime.realtime.engine import RealTimeEngine
-from holdfast.testing.epoch_runner import EpochProgram
-from holdfast.testing.real_time_runner import RealTimeProgram
+from holdfast.runtime.realtime.engine import RealTimeEngine, TaskGroup
+from holdfast.runtime.realtime.task import RealTimeStage
+from holdfast.testing.epoch_runner import OPTIONS, EpochProgram, run_job
+from holdfast.testing.real_time_runner import LocalRealTimeEngine, RealTimeProgram
 
 KEYS = 7
 ROWS = [(n % KEYS, n) for n in range(3000)]
@@ -72,6 +74,15 @@ class Failing:
         return row.key, row.n
 
 
+class FailingCount(Count):
+    def __init__(self, failing: Failing) -> None:
+        self.failing = failing
+
+    def process_element(self, row: Any, ctx: Any) -> Any:
+        self.failing(row)
+        yield from super().process_element(row, ctx)
+
+
 def counted(stream: Any, found: Rows) -> None:
     numbered = stream.key_by("key").process(Count(), "key bigint, count bigint").uid("count")
     numbered.for_each_epoch(found.write).uid("out")
@@ -100,6 +111,77 @@ def test_after_a_failure_each_element_is_counted_once(tmp_path: Path, at: int) -
     counted(rows.map(Failing(tmp_path / "failed", at), "key bigint, n bigint").uid("map"), found)
     assert program.run(tmp_path / "checkpoints", RESTARTS) is JobStatus.FINISHED
     each_once(found)
+
+
+@pytest.mark.parametrize("at", [0, 17, 2999])
+@pytest.mark.parametrize("is_behind", [False, True], ids=["before the exchange", "behind it"])
+def test_after_a_failure_in_a_shared_worker_each_element_is_counted_once(
+    tmp_path: Path, at: int, is_behind: bool
+) -> None:
+    found = Rows()
+    program = RealTimeProgram()
+    rows = program.from_collection(ROWS, "key bigint, n bigint").uid("rows")
+    failing = Failing(tmp_path / "failed", at)
+    if is_behind:
+        keyed = rows.key_by("key").process(FailingCount(failing), "key bigint, count bigint").uid("count")
+        keyed.for_each_epoch(found.write).uid("out")
+    else:
+        counted(rows.map(failing, "key bigint, n bigint").uid("map"), found)
+    assert program.run(tmp_path / "job", RESTARTS, parallelism=1, source_tasks=1) is JobStatus.FINISHED
+    assert failing.place.exists()
+    each_once(found)
+
+
+class Workers(LocalRealTimeEngine):
+    """Keeps the stages of each group that shares its workers, and how many these are."""
+
+    def start_tasks(
+        self, job: JobDescriptor, stages: Sequence[Sequence[RealTimeStage]], workers: Sequence[int]
+    ) -> TaskGroup:
+        self.groups = [([stage.stage for stage in group], count) for group, count in zip(stages, workers, strict=True)]
+        return super().start_tasks(job, stages, workers)
+
+    def check(self, plan: JobPlan, workers: Sequence[int]) -> None:
+        self.checked = sum(workers)
+
+
+@pytest.mark.parametrize(
+    ("source_tasks", "parallelism", "groups"),
+    [
+        (1, 1, [([0, 1, 2], 1)]),
+        (2, 1, [([0], 2), ([1, 2], 1)]),
+        (1, 2, [([0], 1), ([1], 2), ([2], 2)]),
+    ],
+)
+def test_neighbours_of_one_task_each_share_a_worker(
+    tmp_path: Path, source_tasks: int, parallelism: int, groups: list[tuple[list[int], int]]
+) -> None:
+    found, program = Rows(), RealTimeProgram()
+    rows = program.from_collection(ROWS, "key bigint, n bigint").uid("rows")
+    counted(rows.key_by("key").process(Count(), "key bigint, n bigint").uid("first"), found)
+    engine = Workers(OPTIONS, source_tasks=source_tasks)
+    graph = program.get_stream_graph()
+    assert run_job(graph, tmp_path, engine, OPTIONS, parallelism=parallelism).run() is JobStatus.FINISHED
+    assert engine.groups == groups
+    assert engine.checked == sum(count for _, count in groups), "so many slots are needed"
+    each_once(found)
+
+
+def test_state_goes_from_a_shared_worker_to_workers_of_their_own_and_back(tmp_path: Path) -> None:
+    found = Rows()
+    for parallelism in (1, 2, 1):
+        program = RealTimeProgram()
+        counted(numbers(program, 2000), found)
+        options = {"execution.checkpointing.interval": "20 ms"}
+        client = JobClient(program.master(tmp_path, options, parallelism=parallelism, source_tasks=parallelism))
+        wanted = len(found) + 300
+        until(lambda n=wanted: len(found) > n)  # type: ignore[misc]
+        client.stop()
+        client.await_termination()
+    counts = Counter(row["key"] for row in found)
+    assert sorted((row["key"], row["count"]) for row in found) == [
+        (key, n) for key in sorted(counts) for n in range(1, counts[key] + 1)
+    ], "an element is missing, or was counted twice"
 
 
 def paced(program: Any, found: Rows, count: int, per_second: int) -> None:
