@@ -1,14 +1,14 @@
 """What an idle real-time job costs, how long a killed worker or a rescale stops its output, and its memory over time.
 
     python benchmarks/realtime_life.py [idle] [kills] [rescales] [memory] [--idle 60] [--checkpoints "10 s,1 s"]
-        [--kills 5] [--rescales 4] [--rate 1000] [--minutes 60] [--memory-rate 10000]
+        [--parallelism 2] [--kills 5] [--rescales 4] [--rate 1000] [--minutes 60] [--memory-rate 10000]
 
 Without the name of a part it measures all but the memory.
 
 The job is that of `realtime.py` with events from a generator: two stages of two tasks, one value state, at-least-once
 output. It has a process of its own.
 
-- **Idle**: one event a second. `core` is the share of one core that the driver, the JVM and the workers use.
+- **Idle**: one event a second, with `--parallelism` tasks of each stage. `core` is the share of one core that the driver, the JVM and the workers use.
 - **Kills**: at the rate, with a checkpoint each second, one of the four workers is killed after some seconds, again and
   again. `seconds` is for how long no row came out. It contains the delay of a restart, which is one second.
 - **Rescales**: at the same rate, from parallelism 2 to 3 and back.
@@ -41,7 +41,7 @@ if str(ROOT) not in sys.path:  # started by its path
     sys.path.insert(0, str(ROOT))
 
 from benchmarks.harness.realtime_outcome import read_pairs  # noqa: E402
-from benchmarks.harness.realtime_run import PAIR_BYTES, RealTimeRun  # noqa: E402
+from benchmarks.harness.realtime_run import PAIR_BYTES, PARALLELISM, RealTimeRun  # noqa: E402
 from benchmarks.harness.warm_process import members  # noqa: E402
 from benchmarks.realtime import EngineError, Process, wait_for_events  # noqa: E402
 
@@ -50,8 +50,8 @@ WARM_UP = 25.0
 BETWEEN_PAUSES = 15.0
 
 
-def measure_idle(place: Path, checkpoints: str, seconds: float) -> dict[str, object]:
-    job, _ = started(place, 1, checkpoints)
+def measure_idle(place: Path, checkpoints: str, seconds: float, parallelism: int) -> dict[str, object]:
+    job, _ = started(place, 1, checkpoints, parallelism=parallelism)
     try:
         time.sleep(WARM_UP)
         begin, used = time.monotonic(), job.processor_seconds()
@@ -60,7 +60,7 @@ def measure_idle(place: Path, checkpoints: str, seconds: float) -> dict[str, obj
         job.require_alive()
     finally:
         job.close()
-    return {"measured": "idle", "checkpoints": checkpoints, "core": round(share, 4)}
+    return {"measured": "idle", "parallelism": parallelism, "checkpoints": checkpoints, "core": round(share, 4)}
 
 
 def measure_pauses(place: Path, kills: int, rescales: int, rate: int) -> Iterator[dict[str, object]]:
@@ -156,12 +156,16 @@ def resident_bytes(session: int) -> dict[str, int]:
     return found
 
 
-def started(place: Path, rate: int, checkpoints: str, *, has_output: bool = False) -> tuple[Process, Path]:
+def started(
+    place: Path, rate: int, checkpoints: str, *, has_output: bool = False, parallelism: int = PARALLELISM
+) -> tuple[Process, Path]:
     """Start the job in an empty directory, and return its process and the directory of latencies."""
     latencies = place / "latencies"
     latencies.mkdir(parents=True)
     names = ("", "", str(place), str(latencies))
-    run = RealTimeRun("holdfast-real-time", "generator", rate, 50_000, *names, checkpoints=checkpoints)
+    run = RealTimeRun(
+        "holdfast-real-time", "generator", rate, 50_000, *names, checkpoints=checkpoints, parallelism=parallelism
+    )
     job = Process(["benchmarks.realtime_engines.holdfast", run.to_json()], place, has_output=has_output)
     try:
         wait_for_events(job, None, latencies)
@@ -192,6 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(PARTS)}; by default all but memory")
     parser.add_argument("--idle", type=float, default=60.0, help="seconds that are measured; 0: not (%(default)s)")
     parser.add_argument("--checkpoints", default="10 s,1 s", help="intervals of the idle job (%(default)s)")
+    parser.add_argument("--parallelism", type=int, default=PARALLELISM, help="of the idle job (%(default)s)")
     parser.add_argument("--kills", type=int, default=5, help="number of workers that are killed (%(default)s)")
     parser.add_argument("--rescales", type=int, default=4, help="number of changes of the parallelism (%(default)s)")
     parser.add_argument("--rate", type=int, default=1_000, help="events a second while they are (%(default)s)")
@@ -207,7 +212,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="realtime-life-", ignore_cleanup_errors=True) as folder:
         if chosen.idle > 0 and "idle" in parts:
             for number, interval in enumerate(chosen.checkpoints.split(",")):
-                print(json.dumps(measure_idle(Path(folder, f"idle-{number}"), interval, chosen.idle)), flush=True)
+                place = Path(folder, f"idle-{number}")
+                print(json.dumps(measure_idle(place, interval, chosen.idle, chosen.parallelism)), flush=True)
         if kills > 0 or rescales > 0:
             for line in measure_pauses(Path(folder, "pauses"), kills, rescales, chosen.rate):
                 print(json.dumps(line), flush=True)

@@ -294,7 +294,7 @@ class SplitEnumerator(ABC):
 
     @property
     def discovery_seconds(self) -> float:
-        """Seconds between two calls of `discover`."""
+        """Seconds between the starts of two calls of `discover`; they do not overlap."""
         return 1.0
 
     @abstractmethod

@@ -280,8 +280,9 @@ class SourceCoordinator:
 
         They are 0 if splits were found since the last call.
         """
-        waits = (one for one in self._inputs.values() if one.discovery is None or one.discovery.done())
-        due = (one.due for one in waits if not one.is_exhausted)
+        if any(one.discovery is not None and one.discovery.done() for one in self._inputs.values()):
+            return 0.0
+        due = (one.due for one in self._inputs.values() if one.discovery is None and not one.is_exhausted)
         return max(0.0, min(due, default=math.inf) - self._clock())
 
     def acknowledge(self, snapshots: Sequence[Snapshot]) -> None:
@@ -378,9 +379,10 @@ class SourceCoordinator:
     def _discover_if_due(self, one: _Input) -> None:
         if one.discovery is not None and one.discovery.done():
             found, one.discovery = one.discovery, None
-            one.due = self._clock() + one.enumerator.discovery_seconds
             one.add(found.result())
-        if one.discovery is None and not one.is_exhausted and self._clock() >= one.due:
+        now = self._clock()
+        if one.discovery is None and not one.is_exhausted and now >= one.due:
+            one.due = now + one.enumerator.discovery_seconds
             one.discovery = self._discover(one.enumerator.discover)
             one.discovery.add_done_callback(lambda _: self.on_discovered())
 

@@ -174,7 +174,7 @@ class _FileEnumerator(SplitEnumerator):
         with self._lock:
             most -= sum(len(one.unread) for one in self._open.values())
         found: list[SourceSplit] = []
-        new = [file for file in self._listed(place) if file.path not in self._known[place]] if most > 0 else []
+        new = self._listed(place) if most > 0 else []
         for listed in sorted(new, key=lambda file: (file.time, file.path), reverse=self._newest_first):
             if len(found) >= most:
                 break
@@ -193,7 +193,7 @@ class _FileEnumerator(SplitEnumerator):
     def _listed(self, place: int) -> Iterable[ListedFile]:
         path = self._source.paths[place]
         listing = self._pending.listed if local_path(path) is not None else self._pending.listed_remote
-        found = listing(place, self._newest[place])
+        found = listing(place, self._newest[place], self._known[place])
         if found is None:
             raise ConfigurationError(
                 f"FileSource cannot list {path!r} in real time, because it is a glob that only Spark knows: give "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
@@ -38,53 +38,58 @@ class PendingFiles:
         self._pattern = options.get("pathGlobFilter")
         self._age = _age(options)
 
-    def listed(self, place: int, newest: int | None) -> Iterator[ListedFile] | None:
+    def listed(
+        self, place: int, newest: int | None, known: Collection[str] = frozenset()
+    ) -> Iterator[ListedFile] | None:
         """List the files of a path that Spark would read, read or not; return None if that is unknown. Blocks.
 
         Args:
             place: The number of the path.
             newest: The time of the newest file that was read, in milliseconds since 1970; Spark skips files that are
                 older by `maxFileAge`.
+            known: Paths of files to leave out.
         """
         path = local_path(self._paths[place])
         if path is None or self._age is None or not _HADOOP_ONLY.isdisjoint(f"{path}{self._pattern or ''}"):
             return None
         oldest = None if newest is None or self._age < 0 else newest - self._age
-        return self._files(os.path.normpath(Path(path).absolute()), oldest)
+        return self._files(os.path.normpath(Path(path).absolute()), oldest, known)
 
-    def listed_remote(self, place: int, newest: int | None) -> Iterator[ListedFile] | None:
+    def listed_remote(
+        self, place: int, newest: int | None, known: Collection[str] = frozenset()
+    ) -> Iterator[ListedFile] | None:
         """Do the same for a path in an object store; return None for a glob. Blocks."""
         path = self._paths[place]
         if not _GLOB.union(_HADOOP_ONLY).isdisjoint(f"{path}{self._pattern or ''}".partition("://")[2]):
             return None
         oldest = None if newest is None or self._age is None or self._age < 0 else newest - self._age
-        return self._objects(_HADOOP_S3.sub("s3://", path, count=1), oldest)
+        return self._objects(_HADOOP_S3.sub("s3://", path, count=1), oldest, known)
 
-    def _objects(self, path: str, oldest: int | None) -> Iterator[ListedFile]:
+    def _objects(self, path: str, oldest: int | None, known: Collection[str]) -> Iterator[ListedFile]:
         for entry in file_system_for(path).list(path):
             if not _is_hidden(entry.name):
                 inside = join(path, entry.name)
                 if entry.is_directory:
-                    yield from self._objects(inside, oldest)
-                elif self._matches(entry.name) and (oldest is None or entry.mtime >= oldest):
+                    yield from self._objects(inside, oldest, known)
+                elif inside not in known and self._matches(entry.name) and (oldest is None or entry.mtime >= oldest):
                     yield ListedFile(inside, entry.mtime, entry.size)
 
     def _matches(self, name: str) -> bool:
         return self._pattern is None or fnmatchcase(name, self._pattern)
 
-    def _files(self, path: str, oldest: int | None) -> Iterator[ListedFile]:
+    def _files(self, path: str, oldest: int | None, known: Collection[str]) -> Iterator[ListedFile]:
         for root in Path("/").glob(path.removeprefix("/")):
             for folder, name in _below(root) if root.is_dir() else iter([(str(root.parent), root.name)]):
-                if _is_hidden(name) or not self._matches(name):
+                file = os.path.join(folder, name)  # noqa: PTH118 - ten times as fast, for each file and listing
+                if file in known or _is_hidden(name) or not self._matches(name):
                     continue
-                file = Path(folder, name)
                 try:
-                    found = file.stat()
+                    found = Path(file).stat()
                 except OSError:  # deleted since it was listed
                     continue
                 time = found.st_mtime_ns // 1_000_000
                 if oldest is None or time >= oldest:
-                    yield ListedFile(str(file), time, found.st_size)
+                    yield ListedFile(file, time, found.st_size)
 
 
 def _below(directory: Path) -> Iterator[tuple[str, str]]:

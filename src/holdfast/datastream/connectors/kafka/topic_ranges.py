@@ -56,6 +56,8 @@ COLUMNS: Final = (
 )
 _BATCH_ROWS: Final = 4096
 _POLL_SECONDS: Final = 0.5
+_OLD: Final = 0.9
+"""Part of the discovery interval after which a list is too old: a real-time job asks in this interval, give or take."""
 _END_CACHE_SECONDS: Final = 0.1
 """Seconds for which the ends of partitions are cached. An idle query polls far more often."""
 Offset = dict[str, Any]
@@ -472,7 +474,8 @@ class TopicMetadata:
         Raises:
             ConfigurationError: A selected topic or partition does not exist.
         """
-        if self.is_frozen or time.monotonic() - self._refreshed_at < ranges.discovery_seconds:
+        began = time.monotonic()
+        if self.is_frozen or began - self._refreshed_at < _OLD * ranges.discovery_seconds:
             return
         chosen = ranges.selection
         names = self.offsets.list_topics(chosen.pattern) if chosen.pattern else list(chosen.topics)
@@ -490,7 +493,7 @@ class TopicMetadata:
             )
         before = self.places
         self.places = before if before and not ranges.discovers_new else list(chosen.partitions) or places
-        self._refreshed_at = time.monotonic()
+        self._refreshed_at = began
         if before != self.places:
             self.expire_ends()
 
