@@ -8,7 +8,8 @@ Without the name of a part it measures all but the memory.
 The job is that of `realtime.py` with events from a generator: two stages of two tasks, one value state, at-least-once
 output. It has a process of its own.
 
-- **Idle**: one event a second, with `--parallelism` tasks of each stage. `core` is the share of one core that the driver, the JVM and the workers use.
+- **Idle**: one event a second, with `--parallelism` tasks of each stage. `core` is the share of one core that the
+  driver, the JVM and the workers use.
 - **Kills**: at the rate, with a checkpoint each second, one of the four workers is killed after some seconds, again and
   again. `seconds` is for how long no row came out. It contains the delay of a restart, which is one second.
 - **Rescales**: at the same rate, from parallelism 2 to 3 and back.
