@@ -6,7 +6,8 @@
 A producer sends events at a rate. An engine reads key and creation time, reads and updates one value state for each
 event, and writes key, count and creation time, at least once, with a checkpoint each second. A consumer records how old
 each event is when it sees it. Every engine has the same program, two tasks for each stage, and a process of its own.
-`--parallelism` and `--exactly-once` (into Kafka, read committed) are for Holdfast only.
+`--parallelism` and `--exactly-once` (into Kafka, read committed) are for Holdfast only. The engine
+`holdfast-real-time-1` has one task for each stage.
 
 - `kafka`: from a topic to a topic, of two partitions each. One broker serves the whole run.
 - `files`: from files of JSON lines, one every 100 ms, to a sink in the engine.
@@ -46,6 +47,7 @@ from scripts.jars import bring_all  # noqa: E402
 
 MODULES: Final = {
     "holdfast-real-time": "holdfast",
+    "holdfast-real-time-1": "holdfast",
     "holdfast-epochs": "holdfast",
     "spark-group-by": "spark",
     "spark-tws": "spark",
@@ -56,7 +58,7 @@ MODULES: Final = {
 ENGINES: Final = {
     "kafka": tuple(MODULES),
     "files": tuple(name for name in MODULES if name != "spark-real-time"),  # Spark reads only topics in this mode
-    "generator": ("holdfast-real-time", "holdfast-epochs"),
+    "generator": ("holdfast-real-time", "holdfast-real-time-1", "holdfast-epochs"),
 }
 LOCKS: Final = {module: ROOT / "benchmarks" / f"{module}-kafka-jars.lock" for module in ("spark", "flink")}
 A_ROW_A_KEY: Final = ("spark-group-by",)
@@ -439,7 +441,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                         servers,
                         batch=chosen.spark_batch,
                         checkpoints=chosen.checkpoints,
-                        parallelism=chosen.parallelism,
+                        parallelism=1 if name == "holdfast-real-time-1" else chosen.parallelism,
                         is_exactly_once=chosen.exactly_once,
                     )
                     try:

@@ -28,7 +28,7 @@ from holdfast.datastream.formats.json import (
 )
 from holdfast.datastream.state import ValueStateDescriptor
 
-TRIGGERS = {"holdfast-real-time": "real-time", "holdfast-epochs": "continuous"}
+TRIGGERS = {"holdfast-real-time": "real-time", "holdfast-real-time-1": "real-time", "holdfast-epochs": "continuous"}
 _PRIME = 2_654_435_761
 
 

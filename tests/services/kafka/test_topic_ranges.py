@@ -7,6 +7,7 @@ import pickle
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from holdfast.datastream.connectors.kafka.topic_ranges import (
     TopicSelection,
     next_offsets,
 )
+from holdfast.datastream.connectors.kafka.topic_splits import TopicSplits
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.function.source import EpochGate
 from holdfast.runtime.job.engine import InputGoneError
@@ -177,6 +179,32 @@ def test_who_looks_for_nothing_new_reads_new_partitions_when_it_is_started_again
     assert still.latest(start, False) == start
     again = ranges(broker, TopicSelection(topics=(name,)), discovers_new=False)
     assert read(again, start, again.latest(start, False)) == [b"a"]
+
+
+def test_a_real_time_job_that_asks_a_moment_early_finds_new_partitions(
+    broker: KafkaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks in the interval from start to start, which a thread does not keep to the millisecond."""
+    name, servers, ahead = "early", broker.bootstrap_servers, [0.0]
+    make_topic(servers, name, partitions=1)
+    monkeypatch.setattr(
+        topic_ranges, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + ahead[0], sleep=time.sleep)
+    )
+    properties = {"bootstrap.servers": servers, "request.timeout.ms": 20000}
+    first = KafkaOffsetsInitializer.earliest()
+    topic = TopicRanges(properties, TopicSelection(topics=(name,)), first, discovery_seconds=10_000)
+    enumerator = TopicSplits(topic).create_enumerator(None, 1)
+    assert [split.split_id for split in enumerator.discover()] == ["early-0"]
+    AdminClient({"bootstrap.servers": servers}).create_partitions([NewPartitions(name, 2)])[name].result(PATIENCE)
+    ahead[0] = 5000.0
+    assert enumerator.discover() == [], "nobody lists topics more often than it was asked for"
+    ahead[0] = 9999.0
+    until_found = time.monotonic() + PATIENCE
+    while not (found := enumerator.discover()):  # brokers learn of a partition a moment later
+        assert time.monotonic() < until_found
+        ahead[0] += 9999.0
+    assert [split.split_id for split in found] == ["early-1"]
+    enumerator.close()
 
 
 def test_a_topic_that_is_made_a_moment_later_is_waited_for(broker: KafkaServer) -> None:

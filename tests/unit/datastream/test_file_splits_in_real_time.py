@@ -85,6 +85,28 @@ def write(path: Path, *lines: str, time: float | None = None) -> Path:
     return path
 
 
+def test_a_listing_does_not_look_at_files_that_were_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory is listed many times a second, and may have many thousand files."""
+    job = Job(MemoryFiles(), tmp_path)
+    looked_at: list[str] = []
+    stat = Path.stat
+
+    def counted(path: Path, **options: Any) -> os.stat_result:
+        if path.suffix == ".txt":
+            looked_at.append(path.name)
+        return stat(path, **options)
+
+    for n in range(20):
+        write(tmp_path / f"{n:02}.txt", str(n))
+    assert len(job.read()) == 20
+    monkeypatch.setattr(Path, "stat", counted)
+    assert job.read() == []
+    assert looked_at == []
+    write(tmp_path / "20.txt", "20")
+    assert job.read() == ["20"]
+    assert set(looked_at) == {"20.txt"}
+
+
 def test_each_file_is_read_once_also_after_a_restart(tmp_path: Path) -> None:
     files, folder = MemoryFiles(), tmp_path / "in"
     write(folder / "a", "1", "2", time=100)

@@ -417,6 +417,35 @@ def test_an_error_of_discovery_comes_with_the_assignments() -> None:
         coordinator.assignments()
 
 
+def test_splits_are_looked_for_at_a_fixed_rate_however_long_it_takes() -> None:
+    begun: list[Future[Sequence[SourceSplit]]] = []
+
+    def later(discover: Callable[[], Sequence[SourceSplit]]) -> Future[Sequence[SourceSplit]]:
+        begun.append(Future())
+        return begun[-1]
+
+    now = [0.0]
+    plan = plan_of(source_node("topic", split_source=Growing({"0": 1}), is_streaming=True))
+    coordinator = SourceCoordinator(plan, None, 1, NO_RULES, clock=lambda: now[0], discover=later)
+
+    def look_at(seconds: float) -> int:
+        now[0] = seconds
+        coordinator.assignments()
+        return len(begun)
+
+    assert look_at(1.0) == 1
+    begun[0].set_result([SourceSplit("1", 0)])
+    assert coordinator.seconds_to_discovery() == 0, "a split was found"
+    assert look_at(1.25) == 1
+    assert coordinator.seconds_to_discovery() == 0.75
+    assert look_at(2.0) == 2
+    assert look_at(9.0) == 2, "one search at a time"
+    assert coordinator.seconds_to_discovery() == math.inf, "its end wakes the caller"
+    begun[1].set_result([])
+    assert look_at(9.0) == 3
+    assert look_at(9.5) == 3, "what was missed is not made up for"
+
+
 def test_a_split_that_is_returned_twice_is_refused() -> None:
     class Careless(GrowingEnumerator):
         def discover(self) -> Sequence[SourceSplit]:
