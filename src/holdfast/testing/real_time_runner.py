@@ -169,7 +169,7 @@ class LocalRealTimeEngine(RealTimeEngine):
             if self._interceptor is not None:
                 for stage in stages[at]:
                     self._interceptor(stage.stage, partition)
-            with _lock:  # in a worker of Spark there is one task
+            with _lock:  # a worker of Spark loads it once, for all its tasks
                 loaded = loaded_job.load_job(job.key, lambda: content)
             yield from run_stages(loaded, stages[at], partition, self._clock, batches)
 

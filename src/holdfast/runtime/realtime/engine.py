@@ -652,15 +652,16 @@ def refuse_unsupported_steps(plan: JobPlan) -> None:
             )
 
 
-def _sharing_workers(tasks: Sequence[int]) -> list[list[int]]:
-    """Return the places of the stages, those together that share their workers: neighbours of one task each.
+def _continues_worker(tasks: Sequence[int], at: int) -> bool:
+    """Return whether a stage runs in the worker of the one before, by the number of tasks of each stage."""
+    return at > 0 and tasks[at - 1] == tasks[at] == 1
 
-    Args:
-        tasks: Number of tasks of each stage.
-    """
+
+def _sharing_workers(tasks: Sequence[int]) -> list[list[int]]:
+    """Return the places of the stages, those together that share their workers."""
     groups: list[list[int]] = []
-    for at, count in enumerate(tasks):
-        if at and count == tasks[at - 1] == 1:
+    for at in range(len(tasks)):
+        if _continues_worker(tasks, at):
             groups[-1].append(at)
         else:
             groups.append([at])
@@ -673,6 +674,6 @@ def _flush_seconds(tasks: Sequence[int], at: int) -> float:
     Within a worker it costs less, and elements have waited in the first stage.
     """
     consumers = tasks[at + 1] if at + 1 < len(tasks) else 0
-    if at and tasks[at - 1] == tasks[at] == 1 and consumers <= 1:
+    if _continues_worker(tasks, at) and consumers <= 1:
         return 0.0
     return min(0.05, max(0.002, 0.001 * tasks[at] * consumers))

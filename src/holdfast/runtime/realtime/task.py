@@ -289,7 +289,7 @@ class RealTimeTask:
                 pass
             yield from self._read_sources()
         else:
-            # At once: this thread may have the task before, and the driver starts all or none.
+            # Before the driver starts this task: it waits for the stage before, which may run in this new thread.
             threading.Thread(target=self._receive, args=(batches,), name="holdfast-input", daemon=True).start()
             self._wait_for_start()
             yield from self._read_exchange(self._gate)

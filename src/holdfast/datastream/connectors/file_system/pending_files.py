@@ -80,7 +80,7 @@ class PendingFiles:
     def _files(self, path: str, oldest: int | None, known: Collection[str]) -> Iterator[ListedFile]:
         for root in Path("/").glob(path.removeprefix("/")):
             for folder, name in _below(root) if root.is_dir() else iter([(str(root.parent), root.name)]):
-                file = os.path.join(folder, name)  # noqa: PTH118 - ten times as fast, for each file and listing
+                file = os.path.join(folder, name)  # noqa: PTH118 - six times as fast, for each file and listing
                 if file in known or _is_hidden(name) or not self._matches(name):
                     continue
                 try:

@@ -57,7 +57,7 @@ COLUMNS: Final = (
 _BATCH_ROWS: Final = 4096
 _POLL_SECONDS: Final = 0.5
 _OLD: Final = 0.9
-"""Part of the discovery interval after which a list is too old: a real-time job asks in this interval, give or take."""
+"""Part of the discovery interval after which a list is too old: a real-time job may ask a moment early."""
 _END_CACHE_SECONDS: Final = 0.1
 """Seconds for which the ends of partitions are cached. An idle query polls far more often."""
 Offset = dict[str, Any]
