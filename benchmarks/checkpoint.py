@@ -27,8 +27,11 @@ if str(ROOT) not in sys.path:  # started by its path
 
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint  # noqa: E402
 from holdfast.checkpoint.coordinator import CheckpointCoordinator  # noqa: E402
-from holdfast.checkpoint.failure_manager import CheckpointFailureManager, FailJobCallback  # noqa: E402
-from holdfast.checkpoint.instruction_executor import CoordinatorServices  # noqa: E402
+from holdfast.checkpoint.instruction_executor import (  # noqa: E402
+    CheckpointFailureManager,
+    CoordinatorServices,
+    FailJobCallback,
+)
 from holdfast.checkpoint.metadata import CheckpointMetadata, OperatorMetadata  # noqa: E402
 from holdfast.checkpoint.pending_checkpoint import CheckpointParticipant, PendingCheckpoint  # noqa: E402
 from holdfast.errors import HoldfastError  # noqa: E402

@@ -59,15 +59,14 @@ from holdfast.state.run_file import (  # noqa: E402
     HASH,
     RunHandle,
     RunMeta,
+    SegmentData,
     forget_runs,
+    write_run,
 )
-from holdfast.state.run_writer import SegmentData, write_run  # noqa: E402
-from holdfast.state.version import StateVersion  # noqa: E402
-from holdfast.state.version_reader import STATE_CACHE  # noqa: E402
+from holdfast.state.version import STATE_CACHE, StateVersion  # noqa: E402
 from holdfast.storage.local import LocalFileSystem  # noqa: E402
 from holdfast.types.arrow import batch_to_elements, elements_to_batch  # noqa: E402
-from holdfast.types.key_codec import key_codec_for  # noqa: E402
-from holdfast.types.key_columns import lazy_keys  # noqa: E402
+from holdfast.types.key_codec import key_codec_for, lazy_keys  # noqa: E402
 from holdfast.types.type_parser import parse_schema, parse_type  # noqa: E402
 
 MAX_PARALLELISM = 128

@@ -31,8 +31,7 @@ from holdfast.state import (
     load_state_backend,
 )
 from holdfast.state.run_file import forget_runs
-from holdfast.state.version import StateVersion
-from holdfast.state.version_reader import STATE_CACHE
+from holdfast.state.version import STATE_CACHE, StateVersion
 from holdfast.storage.local import LocalFileSystem
 from holdfast.types.key_codec import key_codec_for
 from holdfast.types.type_parser import to_type

@@ -46,7 +46,7 @@ from holdfast.state.backend import StateBackend
 from holdfast.testing.epoch_runner import EpochProgram
 from holdfast.testing.state_contract.state_access_contract import StateEpochs, StateTask
 from holdfast.types.arrow import timestamp_column
-from holdfast.types.key_columns import LazyKeys, keys_of_columns
+from holdfast.types.key_codec import LazyKeys, keys_of_columns
 from holdfast.types.type_parser import parse_schema, parse_type
 
 RUNS = 8

@@ -28,7 +28,7 @@ if str(ROOT) not in sys.path:  # started by its path
 
 from benchmarks.harness import stopwatch  # noqa: E402
 from benchmarks.width import LEVELS, UNCOMPACTED, rows_of_epoch, three_levels  # noqa: E402
-from holdfast.checkpoint.reader import read_newest  # noqa: E402
+from holdfast.checkpoint.completed_checkpoint import read_newest  # noqa: E402
 from holdfast.checkpoint.retention import Sweeper  # noqa: E402
 from holdfast.rest.client import RestClient  # noqa: E402
 from holdfast.runtime.job.engine import EpochDriver, Outcome  # noqa: E402

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
-from holdfast.checkpoint.reader import read_by_pointer, root_of
+from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint, read_by_pointer, root_of
 from holdfast.cli.locate import Registers, directories_at
 from holdfast.errors import HoldfastError
 from holdfast.state_processor import SavepointReader

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from holdfast.state import HashMapStateBackend, StateBackend
-from holdfast.state.version_reader import STATE_CACHE
+from holdfast.state.version import STATE_CACHE
 from holdfast.testing.state_contract import state_backend_contract
 from holdfast.testing.state_contract.state_access_contract import StateEpochs
 from holdfast.testing.state_contract.state_backend_contract import StateBackendContract, StateBackendMachine

@@ -9,7 +9,7 @@ import pytest
 from holdfast.kernel.configuration import Configuration
 from holdfast.state import ColumnarStateBackend, HashMapStateBackend, StateBackend, columnar, load_state_backend
 from holdfast.state.run_file import forget_runs
-from holdfast.state.version_reader import STATE_CACHE
+from holdfast.state.version import STATE_CACHE
 from holdfast.testing.state_contract.state_backend_contract import StateBackendContract
 from tests.examples import examples
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from examples import read_checkpoint
-from holdfast.checkpoint.reader import read_by_path, root_of
+from holdfast.checkpoint.completed_checkpoint import read_by_path, root_of
 from holdfast.errors import CorruptFileError
 from holdfast.kernel.ids import JobID
 from holdfast.kernel.key_group import KeyGroupRange

@@ -19,8 +19,7 @@ from holdfast.state.descriptor import StateDescriptor
 from holdfast.state.environment import Environment
 from holdfast.state.hashmap.backend import HashMapKeyedStateBackend
 from holdfast.state.run_file import RunHandle
-from holdfast.state.version import StateVersion
-from holdfast.state.version_reader import StateCache
+from holdfast.state.version import StateCache, StateVersion
 from holdfast.storage.job_directory import SHARED, FileName, JobDirectory
 from holdfast.storage.local import LocalFileSystem
 from holdfast.storage.register import FileRegister, RegisterState, RegisterWriter

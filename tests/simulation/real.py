@@ -30,7 +30,7 @@ from holdfast.state.compaction import compact
 from holdfast.state.compaction_plan import CompactionPlan
 from holdfast.state.descriptor import ValueStateDescriptor
 from holdfast.state.run_file import Footer, RunHandle, RunReader, forget_runs, read_footer
-from holdfast.state.version_reader import STATE_CACHE
+from holdfast.state.version import STATE_CACHE
 from holdfast.state_processor.state_table import StateTable, StoredOperator
 from holdfast.storage.scheme import file_system_for
 from holdfast.testing.epoch_runner import Batches, LocalEngine, exchange

@@ -17,7 +17,7 @@ import pytest
 from holdfast.datastream import KeyedProcessFunction, ParquetFileSink
 from holdfast.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from holdfast.state.run_file import forget_runs
-from holdfast.state.version_reader import STATE_CACHE
+from holdfast.state.version import STATE_CACHE
 from tests.stories.local import Program, run
 
 pytestmark = pytest.mark.soak

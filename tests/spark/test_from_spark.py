@@ -23,7 +23,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import holdfast.spark
 from examples.flights import oracle, prepare
-from holdfast.checkpoint.reader import read_by_path
+from holdfast.checkpoint.completed_checkpoint import read_by_path
 from holdfast.cli import main
 from holdfast.datastream import ParquetFileSink, StreamExecutionEnvironment
 from holdfast.errors import ConfigurationError, CorruptFileError, HoldfastError, NotExistError, StateError

@@ -76,7 +76,7 @@ def test_an_old_epoch_is_replayed_and_nothing_is_written(tmp_path: Path) -> None
     assert again.returncode == 0, again.stderr
     [emitted, *told] = again.stdout.splitlines()
     assert "[kelp,2," in emitted
-    from holdfast.checkpoint.reader import read_by_path
+    from holdfast.checkpoint.completed_checkpoint import read_by_path
 
     assert str(read_by_path(str(second)).metadata.processing_time) in emitted
     assert any("count" in line and "changed" in line and line.rstrip().endswith("2") for line in told)

@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint import reader
-from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
+from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint, read_by_path, read_retained, root_of
 from holdfast.datastream import KeyedProcessFunction
 from holdfast.datastream.functions import CheckpointedFunction, RichMapFunction
 from holdfast.datastream.sinks.driver_sinks import PrintSink
@@ -30,8 +29,7 @@ from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, V
 from holdfast.state.environment import Environment
 from holdfast.state.hashmap.backend import HashMapKeyedStateBackend
 from holdfast.state.run_file import forget_runs, open_run
-from holdfast.state.version import StateVersion
-from holdfast.state.version_reader import StateCache
+from holdfast.state.version import StateCache, StateVersion
 from holdfast.state_processor import SavepointReader
 from holdfast.storage.file_system import join
 from holdfast.storage.job_directory import TASK_OWNED
@@ -164,7 +162,7 @@ class Small(Flippable):
         _verify_runs(self._checkpoint())
 
     def _checkpoint(self) -> CompletedCheckpoint:
-        [checkpoint] = reader.read_retained(self._job.directory, self._job.register.read())
+        [checkpoint] = read_retained(self._job.directory, self._job.register.read())
         return checkpoint
 
 
@@ -227,8 +225,8 @@ class Full(Flippable):
 
     def _checkpoint(self) -> CompletedCheckpoint:
         if self._savepoint is not None:
-            return reader.read_by_path(self._savepoint)
-        [checkpoint] = reader.read_retained(self._directory, FileRegister.of(self._directory).read())
+            return read_by_path(self._savepoint)
+        [checkpoint] = read_retained(self._directory, FileRegister.of(self._directory).read())
         return checkpoint
 
 
@@ -253,7 +251,7 @@ def _committed(checkpoint: CompletedCheckpoint) -> str:
     printed = StringIO()
     committing = CommitManager(
         {"out": PrintSink(to_type(COLUMNS))},
-        CommittingJob(checkpoint.metadata.job_id, join(reader.root_of(checkpoint), TASK_OWNED)),
+        CommittingJob(checkpoint.metadata.job_id, join(root_of(checkpoint), TASK_OWNED)),
     )
     try:
         with redirect_stdout(printed):
@@ -264,7 +262,7 @@ def _committed(checkpoint: CompletedCheckpoint) -> str:
 
 
 def _verify_runs(checkpoint: CompletedCheckpoint) -> None:
-    root = reader.root_of(checkpoint)
+    root = root_of(checkpoint)
     for operator in checkpoint.metadata.operators:
         for handle in operator.runs:
             open_run(LocalFileSystem(), root, handle).verify()

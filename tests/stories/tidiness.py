@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.checkpoint import reader
-from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
+from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint, read_retained
 from holdfast.kernel.ids import JobID
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.local import LocalFileSystem
@@ -24,7 +23,7 @@ def register_of(directory: JobDirectory) -> RegisterState:
 
 def retained(directory: JobDirectory) -> list[CompletedCheckpoint]:
     """The checkpoints that its register names, oldest first."""
-    return reader.read_retained(directory, register_of(directory))
+    return read_retained(directory, register_of(directory))
 
 
 def inspect(root: Path | str, name: str = "job", *, outputs: tuple[Path, ...] = ()) -> None:

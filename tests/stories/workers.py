@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from holdfast.state.version_reader import STATE_CACHE, StateCache
+from holdfast.state.version import STATE_CACHE, StateCache
 
 
 class Workers:

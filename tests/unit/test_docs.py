@@ -505,6 +505,15 @@ def test_the_page_on_architecture_names_every_package() -> None:
     assert named == packages | modules
 
 
+def test_the_page_on_architecture_names_files_that_exist() -> None:
+    page = text_of("docs/architecture.md")
+    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| ([^|]+) \|", page, re.MULTILINE)
+    named = {(package, name) for package, names in rows for name in re.findall(r"`(\w+)`", names)}
+    present = {(path.parent.name, path.stem) for path in (ROOT / "src" / "holdfast").glob("*/*")}
+    assert named > {("checkpoint", "coordinator"), ("state", "run_file")}
+    assert sorted(named - present) == []
+
+
 def test_the_exit_codes_are_those_of_the_command() -> None:
     table = dict(re.findall(r"^\| (\d+) \| ([^|]+) \|", text_of("docs/operations.md"), re.MULTILINE))
     assert sorted(map(int, table)) == sorted(value for value in vars(output).values() if type(value) is int)

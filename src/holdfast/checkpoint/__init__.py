@@ -1,10 +1,22 @@
 """Checkpoint coordinator, completed checkpoints, savepoints, restore and retention."""
 
-from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
+from holdfast.checkpoint.completed_checkpoint import (
+    CheckpointIDCounter,
+    CompletedCheckpoint,
+    CompletedCheckpointStore,
+    RegisterCheckpointIDCounter,
+    RegisterCompletedCheckpointStore,
+    StandaloneCheckpointIDCounter,
+    StandaloneCompletedCheckpointStore,
+)
 from holdfast.checkpoint.config import CheckpointConfig, CoordinatorConfiguration
 from holdfast.checkpoint.coordinator import CheckpointCoordinator
-from holdfast.checkpoint.failure_manager import CheckpointFailureManager, FailJobCallback
-from holdfast.checkpoint.instruction_executor import CoordinatorServices, ExecutionJobVertex
+from holdfast.checkpoint.instruction_executor import (
+    CheckpointFailureManager,
+    CoordinatorServices,
+    ExecutionJobVertex,
+    FailJobCallback,
+)
 from holdfast.checkpoint.master_hook import MasterTriggerRestoreHook, WithMasterCheckpointHook
 from holdfast.checkpoint.messages import (
     AcknowledgeCheckpoint,
@@ -46,14 +58,6 @@ from holdfast.checkpoint.storage import (
     CheckpointStreamFactory,
     FileSystemCheckpointStorage,
     JobManagerCheckpointStorage,
-)
-from holdfast.checkpoint.store import (
-    CheckpointIDCounter,
-    CompletedCheckpointStore,
-    RegisterCheckpointIDCounter,
-    RegisterCompletedCheckpointStore,
-    StandaloneCheckpointIDCounter,
-    StandaloneCompletedCheckpointStore,
 )
 from holdfast.errors import CheckpointError, CheckpointException, CheckpointFailureReason
 

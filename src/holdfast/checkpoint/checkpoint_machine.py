@@ -22,7 +22,6 @@ from typing import Final
 
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
 from holdfast.checkpoint.config import NEVER, CoordinatorConfiguration
-from holdfast.checkpoint.failure_manager import UNKNOWN_CHECKPOINT_ID
 from holdfast.checkpoint.messages import AcknowledgeCheckpoint, CheckpointMetrics, DeclineCheckpoint
 from holdfast.checkpoint.metadata import CheckpointMetadata
 from holdfast.checkpoint.pending_checkpoint import (
@@ -39,6 +38,7 @@ from holdfast.errors import CheckpointError, CheckpointFailureReason
 from holdfast.kernel.clock import Clock
 from holdfast.kernel.secret import redacted_message
 
+UNKNOWN_CHECKPOINT_ID: Final = -1
 _REMEMBERED_EXPIRED: Final = 16
 
 

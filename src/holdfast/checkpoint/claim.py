@@ -14,9 +14,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint, directory_of
+from holdfast.checkpoint.completed_checkpoint import (
+    CompletedCheckpoint,
+    directory_of,
+    is_in,
+    read_by_path,
+    read_retained,
+    root_of,
+)
 from holdfast.checkpoint.metadata import CheckpointMetadata
-from holdfast.checkpoint.reader import is_in, read_by_path, read_retained, root_of
 from holdfast.errors import ConfigurationError, CorruptFileError, HoldfastError, NotExistError, StorageError
 from holdfast.kernel import fault
 from holdfast.kernel.ids import JobID

@@ -10,7 +10,6 @@ from datetime import timedelta
 from typing import Any, ClassVar, Final, Self
 
 from holdfast.checkpoint import options
-from holdfast.checkpoint.failure_manager import UNLIMITED_TOLERABLE_FAILURE_NUMBER
 from holdfast.checkpoint.options import (
     CheckpointingMode,
     ExternalizedCheckpointCleanup,
@@ -26,6 +25,7 @@ from holdfast.checkpoint.storage import (
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import ConfigOption, Configuration, all_options, options_for
 
+UNLIMITED_TOLERABLE_FAILURE_NUMBER: Final = 2**31 - 1
 NEVER: Final = 2**63 - 1
 """Interval that turns periodic checkpoints off."""
 _MINIMUM: Final = 10

@@ -25,7 +25,8 @@ A savepoint is begun in the same way (`properties=CheckpointProperties.for_savep
 `pending.location`, with paths relative to it, and gets no pointer.
 
 `checkpoint/checkpoint_machine.py` decides, `checkpoint/instruction_executor.py` does the I/O: its `write_checkpoint`
-writes the document, and `checkpoint/store.py` the pointer into the job's register (`storage/register.py`).
+writes the document, and the store in `checkpoint/completed_checkpoint.py` the pointer into the job's register
+(`storage/register.py`).
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ from concurrent.futures import Executor, Future
 from typing import Any
 
 from holdfast.checkpoint.checkpoint_machine import CheckpointMachine
-from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
+from holdfast.checkpoint.completed_checkpoint import CheckpointIDCounter, CompletedCheckpoint, CompletedCheckpointStore
 from holdfast.checkpoint.config import CheckpointConfig
-from holdfast.checkpoint.failure_manager import CheckpointFailureManager
 from holdfast.checkpoint.instruction_executor import (
+    CheckpointFailureManager,
     CoordinatorServices,
     ExecutionJobVertex,
     InstructionExecutor,
@@ -57,7 +58,6 @@ from holdfast.checkpoint.pending_checkpoint import (
 )
 from holdfast.checkpoint.snapshot_type import CheckpointProperties, SavepointFormatType
 from holdfast.checkpoint.statistics import RestoredStats, StatsSnapshot
-from holdfast.checkpoint.store import CheckpointIDCounter, CompletedCheckpointStore
 from holdfast.errors import (
     CheckpointError,
     CheckpointFailureReason,

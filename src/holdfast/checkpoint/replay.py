@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
+from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint, read_by_path, root_of
 from holdfast.checkpoint.metadata import CLAIMED, EVENT_TIME, EVENT_TIME_AGAIN, TARGETS, CheckpointMetadata
-from holdfast.checkpoint.reader import read_by_path, root_of
 from holdfast.errors import HoldfastError
 from holdfast.kernel.clock import SystemClock
 from holdfast.storage.file_system import base_name, is_absolute, join, parent

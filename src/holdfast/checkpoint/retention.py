@@ -13,11 +13,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeVar
 
-from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
+from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint, read_by_pointer
 from holdfast.checkpoint.config import CoordinatorConfiguration
 from holdfast.checkpoint.metadata import CheckpointMetadata
 from holdfast.checkpoint.options import CLEANER_PARALLEL_MODE, GRACE_PERIOD
-from holdfast.checkpoint.reader import read_by_pointer
 from holdfast.checkpoint.snapshot_type import CheckpointProperties, CheckpointRetentionPolicy
 from holdfast.errors import HoldfastError
 from holdfast.kernel import fault

@@ -9,8 +9,7 @@ from typing import Any
 
 import click
 
-from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint, directory_of
-from holdfast.checkpoint.reader import try_read_retained
+from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint, directory_of, try_read_retained
 from holdfast.cli.locate import Registers, checkpoint_at, job_directories, where_option
 from holdfast.cli.output import errors_to_exit_codes, examples, moment, print_json, print_table, size
 from holdfast.cli.state import show_key_differences

@@ -19,7 +19,7 @@ import click
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from holdfast.checkpoint.reader import read_newest
+from holdfast.checkpoint.completed_checkpoint import read_newest
 from holdfast.cli.demo_job import CommittedRows, DemoJob
 from holdfast.cli.doctor import PROBLEM, check_java, check_spark, spark_version
 from holdfast.cli.locate import Registers, job_directories

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import click
 
-from holdfast.checkpoint.reader import read_newest
+from holdfast.checkpoint.completed_checkpoint import read_newest
 from holdfast.cli.locate import Registers, id_of_submitted, job_directories, job_manager, where_option
 from holdfast.cli.output import errors_to_exit_codes, examples, print_json, print_table
 from holdfast.cli.program import OF_LIST, OF_SUBMIT, log_to_stderr, options_of, reject_flags

@@ -11,8 +11,7 @@ from typing import Any, Final
 
 import click
 
-from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
-from holdfast.checkpoint.reader import read_by_path, read_newest
+from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint, read_by_path, read_newest
 from holdfast.dispatcher.job_manager_client import JobManagerClient
 from holdfast.errors import ConfigurationError, HoldfastError, NotExistError
 from holdfast.ha.job_register import MARKER_NAME, file_register_of, has_external_register, job_id_in

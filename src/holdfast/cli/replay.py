@@ -10,9 +10,8 @@ from pathlib import Path
 
 import click
 
-from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
+from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint, read_newest
 from holdfast.checkpoint.metadata import encode
-from holdfast.checkpoint.reader import read_newest
 from holdfast.checkpoint.replay import RecordedClock, Replay, prepare_replay
 from holdfast.cli.locate import checkpoint_at, where_option
 from holdfast.cli.output import errors_to_exit_codes, examples, moment

@@ -12,16 +12,16 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any
 
-from holdfast.checkpoint.options import CHECKPOINTS_DIRECTORY, CREATE_CHECKPOINT_SUBDIR
-from holdfast.checkpoint.reader import read_retained
-from holdfast.checkpoint.store import (
+from holdfast.checkpoint.completed_checkpoint import (
     CheckpointIDCounter,
     CompletedCheckpointStore,
     RegisterCheckpointIDCounter,
     RegisterCompletedCheckpointStore,
     StandaloneCheckpointIDCounter,
     StandaloneCompletedCheckpointStore,
+    read_retained,
 )
+from holdfast.checkpoint.options import CHECKPOINTS_DIRECTORY, CREATE_CHECKPOINT_SUBDIR
 from holdfast.errors import ConfigurationError
 from holdfast.ha.cluster_storage import cluster_id_of
 from holdfast.ha.options import HA_STORAGE_PATH, ha_type

@@ -18,8 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint, directory_of
-from holdfast.checkpoint.reader import read_by_path
+from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint, directory_of, read_by_path
 from holdfast.checkpoint.statistics import COMPLETED
 from holdfast.errors import ConfigurationError, HoldfastError, NotExistError, OutputTypeError, StateError
 from holdfast.kernel.key_group import KeyGroupRange, key_groups_of, subtask_of

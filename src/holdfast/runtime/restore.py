@@ -12,9 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from holdfast.checkpoint import reader
 from holdfast.checkpoint.claim import Claim, directory_of_job, import_snapshot
-from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
+from holdfast.checkpoint.completed_checkpoint import (
+    CompletedCheckpoint,
+    is_in,
+    read_by_path,
+    read_retained,
+    try_read_retained,
+)
 from holdfast.checkpoint.metadata import (
     CLAIMED,
     EVENT_TIME_AGAIN,
@@ -109,7 +114,7 @@ def restore(job: Job, writer: RegisterWriter, *, is_first: bool) -> AttemptStart
     requested_start = requested_start_of(options)
     is_requested = is_first and bool(requested_start)
     if is_requested:
-        found = reader.try_read_retained(job.directory, state)
+        found = try_read_retained(job.directory, state)
         retained = tuple(item for _, item in found if isinstance(item, CompletedCheckpoint))
         if _is_repeated(requested_start, state, found):
             is_requested = False
@@ -119,7 +124,7 @@ def restore(job: Job, writer: RegisterWriter, *, is_first: bool) -> AttemptStart
                 job.name, requested_start, retained[-1].checkpoint_id, START_REQUEST.key,
             )  # fmt: skip
     else:
-        retained = tuple(reader.read_retained(job.directory, state))
+        retained = tuple(read_retained(job.directory, state))
     _require_own(job, retained)
     path = options.get(RECOVERY_PATH)
     if is_requested and path is not None:
@@ -301,7 +306,7 @@ def requested_start_of(configuration: Configuration) -> str:
 def _from_path(path: str, job: Job, writer: RegisterWriter, requested_start: str) -> AttemptStart:
     """Start from the configured checkpoint or savepoint, whose files become the job's own."""
     try:
-        snapshot = reader.read_by_path(path)
+        snapshot = read_by_path(path)
     except NotExistError as error:
         raise RestoreError(message=str(error)) from error
     is_claimed = job.configuration.get(CLAIM_MODE) is RecoveryClaimMode.CLAIM
@@ -333,7 +338,7 @@ def _from_own(checkpoint: CompletedCheckpoint, job: Job, state: RegisterState, r
 
 
 def _claimed(snapshot: CompletedCheckpoint, job: Job) -> Claim | None:
-    is_of_another = not snapshot.metadata.is_savepoint and not reader.is_in(snapshot, job.directory)
+    is_of_another = not snapshot.metadata.is_savepoint and not is_in(snapshot, job.directory)
     if is_of_another and has_external_register(directory_of_job(snapshot)):
         raise ConfigurationError(
             f"{snapshot.path!r} cannot be claimed: the register of its job is in a coordination store, and only the "

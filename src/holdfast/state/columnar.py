@@ -22,7 +22,7 @@ from holdfast.state.layout import MAP_KEY, OP, Op, StateLayout
 from holdfast.state.options import HASHMAP_MEMORY
 from holdfast.state.probe import KEY, Hashes, KeyProbe, SegmentSlice
 from holdfast.state.run_file import Segment
-from holdfast.state.version_reader import StateCache
+from holdfast.state.version import StateCache
 from holdfast.types.key_codec import KeyCodec
 
 _SMALL_MAP: Final = 256

@@ -22,8 +22,17 @@ from holdfast.state.descriptor import StateKind, last_expired_stamp
 from holdfast.state.evolution import FORMER, SINCE, TTL, Conversion, Form, combine_forms, find_conversion
 from holdfast.state.layout import MAP_KEY, NAMESPACE, OP, STAMP, TIME_TO_LIVE, VALUE, Op
 from holdfast.state.probe import KEY, SegmentSlice
-from holdfast.state.run_file import HASH, Lineage, RunHandle, RunMeta, RunReader, Segment, open_run
-from holdfast.state.run_writer import SegmentData, write_run
+from holdfast.state.run_file import (
+    HASH,
+    Lineage,
+    RunHandle,
+    RunMeta,
+    RunReader,
+    Segment,
+    SegmentData,
+    open_run,
+    write_run,
+)
 from holdfast.state.timer_service import TIMER_PREFIX
 from holdfast.state.timers import MIN_TIME, TIMESTAMP, Times, raise_horizon
 from holdfast.storage.file_system import FileSystem

@@ -20,11 +20,9 @@ from holdfast.kernel.secret import get_logger
 from holdfast.state.descriptor import RESERVED_PREFIX
 from holdfast.state.environment import Environment
 from holdfast.state.layout import VOID, Op, VoidNamespaceSerializer
-from holdfast.state.run_file import RunReader
-from holdfast.state.run_writer import SegmentData
+from holdfast.state.run_file import RunReader, SegmentData
 from holdfast.state.timers import MAX_TIME, MIN_TIME, FiringRule, Timer, TimerQueue, TimerRows
-from holdfast.types.key_codec import KeyCodec
-from holdfast.types.key_columns import LazyKeys
+from holdfast.types.key_codec import KeyCodec, LazyKeys
 from holdfast.types.serializer import TypeSerializer
 
 TIMER_PREFIX: Final = RESERVED_PREFIX

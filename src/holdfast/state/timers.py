@@ -34,8 +34,7 @@ from holdfast.kernel.key_group import KeyGroupRange, key_group_of, key_groups_of
 from holdfast.state.batch import ranks
 from holdfast.state.layout import NAMESPACE, OP, Op
 from holdfast.state.probe import KEY
-from holdfast.state.run_file import HASH, RunReader, Segment
-from holdfast.state.run_writer import SegmentData
+from holdfast.state.run_file import HASH, RunReader, Segment, SegmentData
 from holdfast.types.key_codec import KeyCodec
 
 Rows = npt.NDArray[np.int64]

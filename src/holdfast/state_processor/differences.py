@@ -11,9 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
+from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint, root_of
 from holdfast.checkpoint.metadata import OperatorMetadata
-from holdfast.checkpoint.reader import root_of
 from holdfast.errors import StateMigrationError
 from holdfast.kernel.key_group import KeyGroupRange, key_groups_of
 from holdfast.state.compaction import SortedRows, merge_timers

@@ -27,8 +27,7 @@ from holdfast.state.descriptor import StateKind
 from holdfast.state.environment import Environment
 from holdfast.state.layout import MAP_KEY, NAMESPACE, OP, STAMP, VALUE, Op
 from holdfast.state.probe import KEY
-from holdfast.state.run_file import HASH, RunHandle, RunMeta
-from holdfast.state.run_writer import SegmentData, write_run
+from holdfast.state.run_file import HASH, RunHandle, RunMeta, SegmentData, write_run
 from holdfast.state.timer_service import EVENT, PROCESSING, TIMER_PREFIX
 from holdfast.state.timers import TIMESTAMP
 from holdfast.state.version import StateVersion

@@ -7,9 +7,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
+from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint, read_by_path, root_of
 from holdfast.checkpoint.metadata import OperatorMetadata
-from holdfast.checkpoint.reader import read_by_path, root_of
 from holdfast.errors import ConfigurationError, NotExistError
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.runtime.window.window import TimeWindow, TimeWindowSerializer

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.checkpoint.claim import import_snapshot
-from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint, pointer_for
+from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint, pointer_for, read_by_path
 from holdfast.checkpoint.metadata import (
     CLAIMED,
     EVENT_TIME,
@@ -20,7 +20,6 @@ from holdfast.checkpoint.metadata import (
     OperatorMetadata,
     encode,
 )
-from holdfast.checkpoint.reader import read_by_path
 from holdfast.checkpoint.snapshot_type import CheckpointProperties
 from holdfast.checkpoint.storage import check_savepoint_directory
 from holdfast.errors import AlreadyExistError, ConfigurationError, NotExistError

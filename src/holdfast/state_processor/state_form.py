@@ -24,8 +24,14 @@ from holdfast.types.arrow import to_event_times
 from holdfast.types.atomic import CharTypeInformation
 from holdfast.types.collection import ListTypeInformation, MapTypeInformation
 from holdfast.types.composite import StructTypeInformation
-from holdfast.types.key_codec import AtomicKeyCodec, CompositeKeyCodec, KeyCodec, codec_from_json, describe_key_type
-from holdfast.types.key_columns import keys_of_columns
+from holdfast.types.key_codec import (
+    AtomicKeyCodec,
+    CompositeKeyCodec,
+    KeyCodec,
+    codec_from_json,
+    describe_key_type,
+    keys_of_columns,
+)
 from holdfast.types.opaque import OpaqueTypeInformation, SealedTypeInformation, seal_json
 from holdfast.types.type_information import TypeInformation, type_from_json
 

@@ -55,7 +55,7 @@ from holdfast.runtime.task import loaded_job
 from holdfast.runtime.task.stage_task import StageTask, TaskIdentity
 from holdfast.state.batch import take_rows
 from holdfast.state.run_file import forget_runs
-from holdfast.state.version_reader import STATE_CACHE
+from holdfast.state.version import STATE_CACHE
 from holdfast.storage.file_system import FileSystem
 from holdfast.storage.object_store import use_s3_options
 from holdfast.storage.scheme import file_system_for

@@ -48,10 +48,9 @@ from holdfast.storage.file_system import join
 from holdfast.storage.job_directory import FileName
 from holdfast.storage.local import LocalFileSystem
 from holdfast.types.arrow import batch_to_elements, elements_to_batch, timestamp_column
-from holdfast.types.changed_row import current_value
 from holdfast.types.key_codec import key_codec_for
 from holdfast.types.program_classes import pickle_program, unpickle_program
-from holdfast.types.row import Row
+from holdfast.types.row import Row, current_value
 from holdfast.types.type_information import TypeInformation
 from holdfast.types.type_parser import to_type
 

@@ -9,9 +9,8 @@ import pyarrow as pa
 
 from holdfast.errors import ConfigurationError
 from holdfast.types.atomic import AtomicTypeInformation, with_nulls
-from holdfast.types.changed_row import original
 from holdfast.types.composite import RowTypeInformation
-from holdfast.types.row import Row, RowKind, field_names_of, make_rows, row_class
+from holdfast.types.row import Row, RowKind, field_names_of, make_rows, original, row_class
 from holdfast.types.type_information import TypeInformation, register_type, type_from_json
 
 ROW_KIND: Final = "row_kind"

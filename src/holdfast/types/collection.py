@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from holdfast.errors import ConfigurationError, OutputTypeError
 from holdfast.types.atomic import with_nulls
-from holdfast.types.changed_row import CHANGES, original
+from holdfast.types.row import CHANGES, original
 from holdfast.types.serializer import TypeSerializerSchemaCompatibility
 from holdfast.types.type_information import Compatibility, TypeInformation, nested_error, register_type, type_from_json
 

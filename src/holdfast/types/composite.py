@@ -17,9 +17,8 @@ import pyarrow as pa
 
 from holdfast.errors import ConfigurationError, OutputTypeError
 from holdfast.types.atomic import with_nulls
-from holdfast.types.changed_row import CHANGES, original
 from holdfast.types.opaque import PickledTypeInformation
-from holdfast.types.row import Row, RowKind, field_names_of, make_rows, row_class
+from holdfast.types.row import CHANGES, Row, RowKind, field_names_of, make_rows, original, row_class
 from holdfast.types.serializer import TypeSerializerSchemaCompatibility
 from holdfast.types.type_information import Compatibility, TypeInformation, nested_error, register_type, type_from_json
 

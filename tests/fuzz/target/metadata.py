@@ -5,7 +5,7 @@ from contextlib import suppress
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint, pointer_for
 from holdfast.checkpoint.metadata import decode
 from holdfast.errors import StateMigrationError
-from holdfast.runtime.commit.operator_metadata import merge_committables, with_incarnation
+from holdfast.runtime.commit.uncommitted import merge_committables, with_incarnation
 from holdfast.state.operator_snapshot import FORMAT_VERSION, OperatorSnapshot
 from holdfast.state.version import StateVersion
 from holdfast.types.key_codec import codec_from_json

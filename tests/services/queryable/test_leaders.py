@@ -5,8 +5,8 @@ from contextlib import ExitStack
 
 import pytest
 
+from holdfast.checkpoint.completed_checkpoint import try_read_retained
 from holdfast.checkpoint.options import RECOVERY_PATH
-from holdfast.checkpoint.reader import try_read_retained
 from holdfast.ha.zookeeper import ZooKeeperLeaderElectionHaServices
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID

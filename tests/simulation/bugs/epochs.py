@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from holdfast.checkpoint import store
+from holdfast.checkpoint.completed_checkpoint import RegisterCompletedCheckpointStore
 from holdfast.datastream.sinks import output_directory, output_files
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.runtime import compaction
@@ -148,13 +148,13 @@ def restored_output_not_committed() -> Iterator[Patch]:
 
 def notified_before_commit() -> Iterator[Patch]:
     """The register records a checkpoint as committed before its sinks have committed."""
-    real = store.RegisterCompletedCheckpointStore._record
+    real = RegisterCompletedCheckpointStore._record
 
     def record(self: Any, checkpoint: Any, stay: Any) -> None:
         self.mark_committed(checkpoint.checkpoint_id)
         real(self, checkpoint, stay)
 
-    yield store.RegisterCompletedCheckpointStore, "_record", record
+    yield RegisterCompletedCheckpointStore, "_record", record
 
 
 def staged_output_of_failed_checkpoint_lost() -> Iterator[Patch]:

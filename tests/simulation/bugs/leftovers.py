@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from holdfast.checkpoint import retention, store
+from holdfast.checkpoint import completed_checkpoint, retention
 from holdfast.datastream.sinks import output_directory, output_files
 from holdfast.datastream.sinks import output_files as parquet
 from holdfast.errors import AlreadyExistError, NotExistError
@@ -29,7 +29,7 @@ def sink_sweeps_committed_output() -> Iterator[Patch]:
 
 def nothing_is_subsumed() -> Iterator[Patch]:
     """Checkpoints are retained forever."""
-    yield store, "subsume", lambda checkpoints, *others: (list(checkpoints), [])
+    yield completed_checkpoint, "subsume", lambda checkpoints, *others: (list(checkpoints), [])
 
 
 def documents_never_deleted() -> Iterator[Patch]:

@@ -7,12 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast.checkpoint import instruction_executor as completion
-from holdfast.checkpoint import reader
 from holdfast.checkpoint import storage as location
-from holdfast.checkpoint import store as id_counter
-from holdfast.checkpoint.completed_checkpoint import pointer_for
+from holdfast.checkpoint.completed_checkpoint import RegisterCheckpointIDCounter, pointer_for
 from holdfast.checkpoint.metadata import encode
 from holdfast.errors import ConflictError, PossibleInconsistentStateError, StorageError
+from holdfast.runtime import restore
 from holdfast.storage import local, register
 from holdfast.storage.register import FencedRegister, RegisterWriter
 from holdfast.storage.versioned_document import FileDocument, VersionedDocument
@@ -169,14 +168,14 @@ def ids_not_reserved() -> Iterator[Patch]:
         self._next += 1
         return int(self._next - 1)
 
-    yield id_counter.RegisterCheckpointIDCounter, "get_and_increment", next_id
-    yield id_counter.RegisterCheckpointIDCounter, "reserve", lambda self, state: state
+    yield RegisterCheckpointIDCounter, "get_and_increment", next_id
+    yield RegisterCheckpointIDCounter, "reserve", lambda self, state: state
 
 
 def oldest_is_restored() -> Iterator[Patch]:
     """A leader restores the oldest retained checkpoint."""
-    real = reader.read_retained
-    yield reader, "read_retained", lambda directory, state: real(directory, state)[::-1]
+    real = restore.read_retained
+    yield restore, "read_retained", lambda directory, state: real(directory, state)[::-1]
 
 
 def newest_is_subsumed() -> Iterator[Patch]:

@@ -11,8 +11,8 @@ from holdfast.checkpoint import (
     ExecutionVertex,
     FailJobCallback,
 )
+from holdfast.checkpoint.completed_checkpoint import read_retained
 from holdfast.checkpoint.metadata import CheckpointMetadata, OperatorMetadata
-from holdfast.checkpoint.reader import read_retained
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 from holdfast.state.run_file import RunHandle

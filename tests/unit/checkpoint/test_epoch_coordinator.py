@@ -6,8 +6,8 @@ import pytest
 
 from holdfast.checkpoint import CheckpointFailureReason, CompletedCheckpoint
 from holdfast.checkpoint.claim import import_snapshot
+from holdfast.checkpoint.completed_checkpoint import read_by_path, read_newest
 from holdfast.checkpoint.pending_checkpoint import CheckpointParticipant
-from holdfast.checkpoint.reader import read_by_path, read_newest
 from holdfast.checkpoint.snapshot_type import CheckpointProperties
 from holdfast.errors import CheckpointError, FencedError, PossibleInconsistentStateError, StateError, StorageError
 from holdfast.kernel import fault

@@ -2,7 +2,8 @@
 
 import pytest
 
-from holdfast.checkpoint.failure_manager import UNLIMITED_TOLERABLE_FAILURE_NUMBER, CheckpointFailureManager
+from holdfast.checkpoint.config import UNLIMITED_TOLERABLE_FAILURE_NUMBER
+from holdfast.checkpoint.instruction_executor import CheckpointFailureManager
 from holdfast.errors import CheckpointError, CheckpointFailureReason, ConfigurationError
 from tests.unit.checkpoint.support import RecordingFailures
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from holdfast.checkpoint.store import RegisterCheckpointIDCounter, StandaloneCheckpointIDCounter
+from holdfast.checkpoint.completed_checkpoint import RegisterCheckpointIDCounter, StandaloneCheckpointIDCounter
 from holdfast.errors import FencedError
 from holdfast.storage.register import EmbeddedRegister
 from tests.contract.register_contract import completing

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from holdfast.checkpoint.reader import read_newest, read_retained
+from holdfast.checkpoint.completed_checkpoint import read_newest, read_retained
 from holdfast.checkpoint.retention import Sweeper
 from tests.unit.checkpoint.support import LocalJob, complete
 

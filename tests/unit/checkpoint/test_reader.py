@@ -5,8 +5,14 @@ import shutil
 import pytest
 
 from holdfast.checkpoint.claim import import_snapshot
+from holdfast.checkpoint.completed_checkpoint import (
+    read_by_path,
+    read_newest,
+    read_retained,
+    root_of,
+    try_read_retained,
+)
 from holdfast.checkpoint.metadata import encode
-from holdfast.checkpoint.reader import read_by_path, read_newest, read_retained, root_of, try_read_retained
 from holdfast.errors import ConfigurationError, CorruptFileError, FormatVersionError, NotExistError
 from holdfast.storage.job_directory import FileName
 from holdfast.storage.state_handle import encode_document

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.checkpoint.store import subsume
+from holdfast.checkpoint.completed_checkpoint import subsume
 
 
 def split(names, retained):

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from examples import read_checkpoint
 from examples.seeds.coordinator import create_coordinator
-from holdfast.checkpoint.reader import read_by_path
+from holdfast.checkpoint.completed_checkpoint import read_by_path
 from holdfast.cli import main
 from holdfast.datastream import KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
 from holdfast.datastream.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor

@@ -26,9 +26,8 @@ from holdfast.datastream.formats.parquet import ParquetColumnarRowInputFormat
 from holdfast.errors import JobExecutionError, OutputTypeError
 from holdfast.runtime.job.engine import InputError
 from holdfast.testing import EpochProgram
-from holdfast.types.arrow import batch_to_elements
+from holdfast.types.arrow import batch_to_elements, check_values
 from holdfast.types.type_parser import to_row_type
-from holdfast.types.value_validation import check_values
 from tests.stories import journal, ledger
 from tests.stories.journal import Journal
 

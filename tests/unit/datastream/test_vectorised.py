@@ -19,11 +19,11 @@ from holdfast.runtime.operator.batch_function import BatchFunction, BatchSubtask
 from holdfast.runtime.operator.operator_instance import OperatorInstance
 from holdfast.state import ColumnarStateBackend, HashMapStateBackend
 from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, StateTtlConfig, ValueStateDescriptor
-from holdfast.state.version_reader import STATE_CACHE
+from holdfast.state.version import STATE_CACHE
 from holdfast.testing.state_contract.state_access_contract import StateEpochs
 from holdfast.types.arrow import batch_to_elements, elements_to_batch
 from holdfast.types.composite import RowTypeInformation
-from holdfast.types.key_columns import lazy_keys
+from holdfast.types.key_codec import lazy_keys
 from holdfast.types.opaque import OpaqueTypeInformation
 from holdfast.types.type_parser import parse_type
 from holdfast.types.types import Types

@@ -2,14 +2,14 @@
 
 from examples.seeds import coordinator as coordinator_example
 from examples.seeds import trigger as trigger_example
-from holdfast.checkpoint import reader
+from holdfast.checkpoint.completed_checkpoint import read_by_path
 from holdfast.kernel.clock import ManualClock
 
 
 def test_a_checkpoint_that_is_triggered_by_hand_completes(tmp_path, capsys):
     completed = trigger_example.main(tmp_path.as_uri())
     assert capsys.readouterr().out == "Checkpoint completed: 1\n"
-    found = reader.read_by_path(completed.get_external_pointer())
+    found = read_by_path(completed.get_external_pointer())
     assert found.metadata.operators[0].subtasks == (
         {"subtask": 0, "state": {"counted": 1}},
         {"subtask": 1, "state": {"counted": 1}},

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from holdfast.checkpoint.reader import try_read_retained
+from holdfast.checkpoint.completed_checkpoint import try_read_retained
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.ids import JobID
 from holdfast.queryable import QueryableStateClient, at_least

@@ -12,7 +12,7 @@ import pytest
 from holdfast.kernel import fault
 from holdfast.runtime.task import loaded_job
 from holdfast.state.run_file import forget_runs
-from holdfast.state.version_reader import STATE_CACHE
+from holdfast.state.version import STATE_CACHE
 
 MEMORY = Path("/dev/shm")
 

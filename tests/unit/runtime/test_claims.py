@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.checkpoint import claim
-from holdfast.checkpoint.reader import read_by_path
+from holdfast.checkpoint.completed_checkpoint import read_by_path
 from holdfast.errors import ConfigurationError, FencedError, HoldfastError, StorageError
 from holdfast.kernel import fault
 from holdfast.kernel.clock import ManualClock

@@ -16,7 +16,7 @@ from holdfast.checkpoint.metadata import KIND, CheckpointMetadata, encode
 from holdfast.errors import CorruptFileError, FormatVersionError, HoldfastError
 from holdfast.runtime.task import loaded_job
 from holdfast.state.run_file import TRAILER_SIZE, forget_runs, handle_of
-from holdfast.state.version_reader import STATE_CACHE
+from holdfast.state.version import STATE_CACHE
 from holdfast.storage.register import FileRegister
 from holdfast.storage.state_handle import decode_document, encode_document
 from tests.stories import ledger, tidiness

@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.datastream import KeyedProcessFunction
 from holdfast.state.descriptor import ValueStateDescriptor
-from holdfast.state.version_reader import STATE_CACHE
+from holdfast.state.version import STATE_CACHE
 from tests.stories import journal, tidiness
 from tests.stories.journal import Journal
 from tests.stories.local import Program, epochs, run

@@ -8,7 +8,7 @@ import logging
 
 import pytest
 
-from holdfast.runtime.commit.operator_metadata import short_position
+from holdfast.runtime.commit.uncommitted import short_position
 from holdfast.runtime.job.progress import EpochProgress, ProgressReporter
 
 FIRST = EpochProgress(1, 7, 1200, 400.0, 12.4, 3.0, 3 << 20, "batch 0")

@@ -16,7 +16,7 @@ from holdfast.runtime.function.user_function import TimeDomain
 from holdfast.runtime.job.control import JobStatus, SnapshotRequest
 from holdfast.runtime.job.engine import EpochDriver, Outcome
 from holdfast.state.descriptor import ListStateDescriptor, ValueStateDescriptor
-from holdfast.state.version_reader import STATE_CACHE
+from holdfast.state.version import STATE_CACHE
 from holdfast.testing.epoch_runner import LocalEngine, LocalInput
 from tests.stories import journal, tidiness
 from tests.stories.functions import Numbering

@@ -11,8 +11,7 @@ import pytest
 from holdfast.datastream import KeyedProcessFunction
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.state import ValueStateDescriptor
-from holdfast.state.run_file import RunCache, RunMeta, forget_runs, open_run
-from holdfast.state.run_writer import SegmentData, write_run
+from holdfast.state.run_file import RunCache, RunMeta, SegmentData, forget_runs, open_run, write_run
 from holdfast.storage.local import LocalFileSystem
 from tests.stories.local import Program, master
 

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.errors import StateError
 from holdfast.state import ColumnarStateBackend, HashMapStateBackend, ValueStateDescriptor
-from holdfast.state.version_reader import STATE_CACHE
+from holdfast.state.version import STATE_CACHE
 from holdfast.testing.state_contract.state_access_contract import StateEpochs
 from holdfast.types import Row, Types
 

@@ -17,7 +17,7 @@ from holdfast.state import (
 )
 from holdfast.state.options import HASHMAP_MEMORY
 from holdfast.state.probe import KeyProbe
-from holdfast.state.version_reader import STATE_CACHE, StateCache
+from holdfast.state.version import STATE_CACHE, StateCache
 from holdfast.testing.state_contract.state_access_contract import JOB, StateEpochs, WindowSerializer
 from holdfast.testing.state_contract.state_evolution_contract import CodeSerializer, PriceSerializer
 from holdfast.types.row import Row

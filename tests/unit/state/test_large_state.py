@@ -23,9 +23,8 @@ from holdfast.errors import JobExecutionError
 from holdfast.kernel.clock import ManualClock
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor, batch, run_file
-from holdfast.state.run_file import RunHandle, RunMeta, Segment, forget_runs, open_run
-from holdfast.state.run_writer import SegmentData, write_run
-from holdfast.state.version_reader import STATE_CACHE
+from holdfast.state.run_file import RunHandle, RunMeta, Segment, SegmentData, forget_runs, open_run, write_run
+from holdfast.state.version import STATE_CACHE
 from holdfast.state_processor import SavepointReader
 from holdfast.storage.local import LocalFileSystem
 from tests.stories.local import Program, master

@@ -15,16 +15,18 @@ from holdfast.kernel import fault
 from holdfast.kernel.fault import AnswerLostError, FaultInjectedError
 from holdfast.kernel.key_group import KeyGroupRange, key_groups_of
 from holdfast.state.run_file import (
+    CODEC,
     FORMAT_VERSION,
     HEADER,
     RunHandle,
     RunMeta,
+    SegmentData,
     block_digests,
     forget_runs,
     handle_of,
     open_run,
+    write_run,
 )
-from holdfast.state.run_writer import CODEC, SegmentData, write_run
 from holdfast.state.version import StateVersion
 from holdfast.storage.local import LocalFileSystem
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import NullKeyError
 from holdfast.state.hashmap.slots import GrowingArray, KeyTable, SlotKeys
-from holdfast.types.key_codec import key_codec_for
-from holdfast.types.key_columns import LazyKeys, lazy_keys
+from holdfast.types.key_codec import LazyKeys, key_codec_for, lazy_keys
 from holdfast.types.type_parser import parse_type
 from tests.examples import examples
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from holdfast.errors import StateError
 from holdfast.state import ColumnarStateBackend, HashMapStateBackend
 from holdfast.state.backend import AbstractKeyedStateBackend
-from holdfast.state.version_reader import STATE_CACHE
+from holdfast.state.version import STATE_CACHE
 from holdfast.testing.state_contract.state_access_contract import StateEpochs, StateTask, WindowSerializer
 from holdfast.testing.state_contract.state_version_contract import CollidingKeyCodec
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 import xxhash
 
-from holdfast.checkpoint.reader import read_by_path
+from holdfast.checkpoint.completed_checkpoint import read_by_path
 from holdfast.errors import ConfigurationError, NotExistError
 from holdfast.kernel import fault
 from holdfast.runtime.graph.source_positions import require_positions

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from holdfast.checkpoint.reader import read_by_path
+from holdfast.checkpoint.completed_checkpoint import read_by_path
 from holdfast.errors import (
     AlreadyExistError,
     ConfigurationError,

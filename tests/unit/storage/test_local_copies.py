@@ -13,7 +13,7 @@ from holdfast.runtime.task.loaded_job import with_local_copies
 from holdfast.state import HashMapStateBackend
 from holdfast.state.descriptor import ValueStateDescriptor
 from holdfast.state.run_file import check_run, forget_runs
-from holdfast.state.version_reader import STATE_CACHE
+from holdfast.state.version import STATE_CACHE
 from holdfast.storage.local import LocalFileSystem
 from holdfast.storage.local_copies import LocalCopies
 from holdfast.testing.state_contract.state_access_contract import StateEpochs

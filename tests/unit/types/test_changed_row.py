@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 from holdfast.common import Row, RowKind
 from holdfast.types import tagged
 from holdfast.types.arrow import batch_to_elements, elements_to_batch
-from holdfast.types.changed_row import Emission, collect_emitted, current_value, original, originals
 from holdfast.types.composite import DataclassTypeInformation
-from holdfast.types.row import row_class
+from holdfast.types.row import Emission, collect_emitted, current_value, original, originals, row_class
 from holdfast.types.type_parser import to_type
 from tests.examples import examples
 

@@ -12,8 +12,7 @@ from xxhash import xxh64_intdigest
 from holdfast.errors import ConfigurationError, CorruptFileError, NullKeyError, OutputTypeError
 from holdfast.types import key_hash as quick_hash_module
 from holdfast.types.composite import RowTypeInformation
-from holdfast.types.key_codec import key_codec_for
-from holdfast.types.key_columns import LazyKeys, hashes_of_columns, keys_of_columns, lazy_keys
+from holdfast.types.key_codec import LazyKeys, hashes_of_columns, key_codec_for, keys_of_columns, lazy_keys
 from holdfast.types.key_hash import hash_bytes, hash_with_polars
 from holdfast.types.type_parser import to_type
 from tests.unit.types.type_strategies import ATOMIC

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import ConfigurationError, CorruptFileError, NullKeyError, OutputTypeError
 from holdfast.types.composite import RowTypeInformation
-from holdfast.types.key_codec import codec_from_json, key_codec_for
-from holdfast.types.key_columns import hashes_of_columns, keys_of_columns, lazy_keys
+from holdfast.types.key_codec import codec_from_json, hashes_of_columns, key_codec_for, keys_of_columns, lazy_keys
 from holdfast.types.row import Row
 from holdfast.types.type_parser import parse_schema, parse_type, to_type
 from holdfast.types.types import Types

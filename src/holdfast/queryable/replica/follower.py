@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from holdfast.checkpoint.completed_checkpoint import read_by_pointer
 from holdfast.checkpoint.metadata import CheckpointMetadata
-from holdfast.checkpoint.reader import read_by_pointer
 from holdfast.errors import HoldfastError
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.secret import get_logger

@@ -18,8 +18,7 @@ from typing import Any, Final
 from holdfast.checkpoint.claim import import_snapshot
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint, pointer_for
 from holdfast.checkpoint.coordinator import CheckpointCoordinator
-from holdfast.checkpoint.failure_manager import CheckpointFailureManager, RememberedFailure
-from holdfast.checkpoint.instruction_executor import CoordinatorServices
+from holdfast.checkpoint.instruction_executor import CheckpointFailureManager, CoordinatorServices, RememberedFailure
 from holdfast.checkpoint.master_hook import MasterTriggerRestoreHook, WithMasterCheckpointHook
 from holdfast.checkpoint.messages import CheckpointMetrics, DeclineCheckpoint
 from holdfast.checkpoint.metadata import CLAIMED, EVENT_TIME, PREVIOUS_EPOCH, TARGETS, CheckpointMetadata, encode
@@ -46,15 +45,17 @@ from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import new_nonce
 from holdfast.kernel.key_group import subtask_of
 from holdfast.kernel.secret import get_logger
-from holdfast.runtime.commit.operator_metadata import (
+from holdfast.runtime.commit.sink_metrics import SinkMeter
+from holdfast.runtime.commit.uncommitted import (
     Output,
+    UncommittedCheckpoint,
+    UncommittedOutput,
+    create_commit_manager,
     operator_metadata,
     output_to_commit,
     short_position,
     with_incarnation,
 )
-from holdfast.runtime.commit.sink_metrics import SinkMeter
-from holdfast.runtime.commit.uncommitted import UncommittedCheckpoint, UncommittedOutput, create_commit_manager
 from holdfast.runtime.epoch import EpochResult, JobEpochs
 from holdfast.runtime.exchange.stage_message import CheckpointNotifications
 from holdfast.runtime.exchange.task_report import StepReport, TaskReport, execution_id

@@ -32,9 +32,9 @@ from holdfast.types.arrow import (
     no_timestamps,
     schema_with_nanos,
 )
-from holdfast.types.changed_row import CHANGES, originals
 from holdfast.types.composite import RowTypeInformation
-from holdfast.types.key_columns import hashes_of_columns
+from holdfast.types.key_codec import hashes_of_columns
+from holdfast.types.row import CHANGES, originals
 from holdfast.types.type_information import TypeInformation
 
 TIMESTAMP = "__hf_timestamp"

@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from holdfast.checkpoint import reader
-from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
+from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint, try_read_retained
 from holdfast.errors import CorruptFileError, HoldfastError
 from holdfast.storage.file_system import base_name, join, parent
 from holdfast.storage.job_directory import FileName, JobDirectory
@@ -58,7 +57,7 @@ def add_register_proposal(directory: JobDirectory, error: CorruptFileError) -> C
 def _file_proposal(directory: JobDirectory, register: FencedRegister, damaged: FileName) -> str:
     """Describe what to do if a run or a state file is damaged."""
     state = register.read()
-    documents = reader.try_read_retained(directory, state)
+    documents = try_read_retained(directory, state)
     naming = [pointer.checkpoint_id for pointer, found in documents if _names(found, damaged)]
     named = f"Checkpoints {naming} name it. " if naming else ""
     for pointer, found in reversed(documents):

@@ -16,7 +16,7 @@ from typing import Any
 from holdfast.errors import OutputTypeError
 from holdfast.runtime.function.async_function import AsyncFunction, AsyncRetryStrategy
 from holdfast.runtime.function.user_function import Function, RuntimeContext
-from holdfast.types.changed_row import CHANGES, current_value, originals
+from holdfast.types.row import CHANGES, current_value, originals
 
 _loops: dict[int, asyncio.AbstractEventLoop] = {}
 _lock = threading.Lock()

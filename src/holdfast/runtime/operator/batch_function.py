@@ -33,7 +33,7 @@ from holdfast.types.arrow import (
     timestamp_column,
     to_event_times,
 )
-from holdfast.types.key_columns import lazy_keys
+from holdfast.types.key_codec import lazy_keys
 from holdfast.types.opaque import OpaqueTypeInformation
 from holdfast.types.type_information import TypeInformation
 

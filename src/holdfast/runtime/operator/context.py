@@ -43,7 +43,7 @@ from holdfast.state.api import (
 from holdfast.state.backend import AbstractKeyedStateBackend, NoCurrentKey
 from holdfast.state.descriptor import ListStateDescriptor
 from holdfast.state.operator_state import OperatorStateBackend
-from holdfast.types.changed_row import CHANGES, current_value
+from holdfast.types.row import CHANGES, current_value
 
 BACKEND = "holdfast.backend"
 CONTEXT = "holdfast.context"

@@ -38,7 +38,7 @@ from holdfast.types.arrow import (
     timestamp_column,
     timestamps_of_outputs,
 )
-from holdfast.types.changed_row import CHANGES, Emission, originals
+from holdfast.types.row import CHANGES, Emission, originals
 
 REDUCE_STATE = "_reduce"
 

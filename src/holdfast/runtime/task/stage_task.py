@@ -75,7 +75,7 @@ from holdfast.storage.file_system import is_absolute, join
 from holdfast.storage.job_directory import TASK_OWNED, FileName
 from holdfast.storage.object_store import REQUESTS
 from holdfast.types.arrow import to_event_times
-from holdfast.types.key_columns import LazyKeys, lazy_keys
+from holdfast.types.key_codec import LazyKeys, lazy_keys
 from holdfast.types.type_information import TypeInformation
 
 COLLECT_EVERY: Final = 16

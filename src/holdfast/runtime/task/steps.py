@@ -60,15 +60,16 @@ from holdfast.storage.local_copies import LocalCopies
 from holdfast.types.arrow import (
     Timestamps,
     batch_to_elements,
+    check_values,
     iterate_timestamps,
     times_to_nanos,
     timestamp_column,
     to_event_times,
+    with_invalid_columns_null,
 )
-from holdfast.types.changed_row import original
 from holdfast.types.former_names import DurableUnpickler
 from holdfast.types.program_classes import DurablePickler
-from holdfast.types.value_validation import check_values, with_invalid_columns_null
+from holdfast.types.row import original
 
 logger = get_logger(__name__)
 

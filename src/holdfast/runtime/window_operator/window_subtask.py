@@ -15,7 +15,7 @@ from holdfast.runtime.operator.batch_function import BatchSubtask
 from holdfast.runtime.window_operator.pane_operator import PaneSubtask, SessionSubtask
 from holdfast.runtime.window_operator.window_operator import WindowTask
 from holdfast.types.arrow import Timestamps, iterate_timestamps, timestamp_column
-from holdfast.types.changed_row import CHANGES, collect_emitted, originals
+from holdfast.types.row import CHANGES, collect_emitted, originals
 
 
 class WindowSubtask(OperatorSubtask):

@@ -45,15 +45,12 @@ from holdfast.state.hashmap.ttl_handles import (
 from holdfast.state.layout import VOID, OpaqueCodec, RowCodec, StateLayout, VoidNamespaceSerializer, average_size
 from holdfast.state.options import HASHMAP_MEMORY
 from holdfast.state.probe import Hashes, KeyProbe, SegmentSlice
-from holdfast.state.run_file import Lineage, RunHandle, RunMeta
-from holdfast.state.run_writer import SegmentData, write_run
+from holdfast.state.run_file import Lineage, RunHandle, RunMeta, SegmentData, write_run
 from holdfast.state.timer_service import EVENT, PROCESSING, USER_TIMERS, InternalTimerService, SimpleTimerService
 from holdfast.state.timers import earliest
-from holdfast.state.version import StateVersion, catch_up
-from holdfast.state.version_reader import STATE_CACHE, StateCache, StateRemovals, VersionReader
+from holdfast.state.version import STATE_CACHE, StateCache, StateRemovals, StateVersion, VersionReader, catch_up
 from holdfast.storage.file_system import FileSystem
-from holdfast.types.key_codec import KeyCodec
-from holdfast.types.key_columns import LazyKeys
+from holdfast.types.key_codec import KeyCodec, LazyKeys
 from holdfast.types.serializer import TypeSerializer
 
 logger = get_logger(__name__)

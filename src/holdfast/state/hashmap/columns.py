@@ -18,8 +18,7 @@ from holdfast.state.batch import COLUMN_BYTES, build_in_pieces, take_rows
 from holdfast.state.hashmap.slots import Cells, NamespacePlacement, SlotKeys, SlotPlacement, pick
 from holdfast.state.layout import MAP_KEY, NAMESPACE, OP, Op, StateLayout, average_size
 from holdfast.state.probe import KEY, KeyProbe, Matches, SegmentSlice
-from holdfast.state.run_file import HASH, Segment
-from holdfast.state.run_writer import SegmentData
+from holdfast.state.run_file import HASH, Segment, SegmentData
 from holdfast.types.key_codec import KeyCodec
 
 Mask = npt.NDArray[np.bool_]

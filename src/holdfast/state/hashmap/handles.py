@@ -31,8 +31,8 @@ from holdfast.state.hashmap.columns import REWRITTEN, Column, ListColumn, MapCol
 from holdfast.state.hashmap.slots import NamespaceCursor
 from holdfast.state.layout import Encoded, OpaqueCodec, RowCodec
 from holdfast.types.atomic import AtomicTypeInformation
-from holdfast.types.changed_row import CHANGES, original
 from holdfast.types.key_codec import AtomicKeyCodec, KeyCodec
+from holdfast.types.row import CHANGES, original
 
 C = TypeVar("C", bound=Column)
 # Instances of exactly these classes are their own dict keys, for map keys of these types.

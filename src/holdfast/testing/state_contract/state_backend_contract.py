@@ -23,7 +23,7 @@ from holdfast.state.descriptor import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from holdfast.state.version_reader import STATE_CACHE, StateCache
+from holdfast.state.version import STATE_CACHE, StateCache
 from holdfast.testing.state_contract.state_access_contract import (
     Mean,
     StateAccessContract,

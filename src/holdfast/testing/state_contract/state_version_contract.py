@@ -14,7 +14,7 @@ import pytest
 from holdfast.errors import CorruptFileError, StateError
 from holdfast.state.backend import StateBackend
 from holdfast.state.run_file import forget_runs
-from holdfast.state.version_reader import STATE_CACHE
+from holdfast.state.version import STATE_CACHE
 from holdfast.testing.state_contract.state_access_contract import (
     COUNT,
     LIST,

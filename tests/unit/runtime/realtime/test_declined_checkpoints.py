@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.store import RegisterCheckpointIDCounter
+from holdfast.checkpoint.completed_checkpoint import RegisterCheckpointIDCounter
 from holdfast.common import Types
 from holdfast.datastream.connectors import DeliveryGuarantee
 from holdfast.datastream.connectors.kafka import KafkaRecordSerializationSchema, KafkaSink

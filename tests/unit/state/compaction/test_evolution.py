@@ -11,7 +11,7 @@ from holdfast.state import HashMapStateBackend
 from holdfast.state.compaction_plan import CompactionOutput, CompactionPlan
 from holdfast.state.descriptor import ValueStateDescriptor
 from holdfast.state.run_file import open_run
-from holdfast.state.version_reader import STATE_CACHE
+from holdfast.state.version import STATE_CACHE
 from holdfast.testing.state_contract.state_access_contract import StateEpochs
 from holdfast.testing.state_contract.state_evolution_contract import PriceSerializer, PriceSnapshot
 from holdfast.types.row import Row

@@ -6,7 +6,7 @@ from holdfast.errors import StateMigrationError
 from holdfast.state import HashMapStateBackend
 from holdfast.state import compaction as rows_module
 from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, StateTtlConfig, ValueStateDescriptor
-from holdfast.state.version_reader import STATE_CACHE
+from holdfast.state.version import STATE_CACHE
 from holdfast.testing.state_contract.state_access_contract import StateEpochs
 from tests.contract.compacting import compact_layers
 
