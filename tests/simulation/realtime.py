@@ -420,8 +420,7 @@ def in_real_time(world: World) -> Iterator[None]:
         for module in (control, engine, source_coordinator, task):
             put(module, "threading", threads)
         queues = SimpleNamespace(SimpleQueue=lambda: network.Mailbox(world), Empty=queue.Empty)
-        for module in (task, task_meter):
-            put(module, "queue", queues)
+        put(task, "queue", queues)
         put(task_meter.TaskMeter.__init__, "__defaults__", (time.monotonic,))
         put(flush_interval, "waited_for_a_core", lambda: 0.0)
         put(task, "paused_garbage_collection", nullcontext)

@@ -11,7 +11,8 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
@@ -22,7 +23,7 @@ from holdfast.errors import CheckpointDeclinedError, CheckpointFailureReason, Ho
 from holdfast.kernel.clock import Clock
 from holdfast.kernel.secret import get_logger
 from holdfast.kernel.watermark import MAX_WATERMARK, MIN_WATERMARK
-from holdfast.runtime.exchange.layout import MessageLayout, arriving_layout
+from holdfast.runtime.exchange.layout import MessageLayout, arriving_layout, message_batch
 from holdfast.runtime.exchange.stage_message import EpochDescriptor
 from holdfast.runtime.exchange.task_report import BarrierTimes, TaskReport
 from holdfast.runtime.function.source import SourceReader, SourceSplit
@@ -89,6 +90,7 @@ _SHORTEST_REPORT: Final = 0.01
 _PAUSED_REPORT: Final = 0.1
 """The same while a source is paused, if the update interval is longer: it may wait for a report of its own."""
 _END: Final = object()
+_NO_FRAMES: Final = message_batch([], [])
 
 
 @dataclass(frozen=True)
@@ -177,6 +179,73 @@ class StreamEventTime(EventTime):
         return max(times, default=MIN_WATERMARK)
 
 
+class _Inbox:
+    """What arrives for a task: its input, and messages of the driver.
+
+    Tasks that share a thread share what they wait for: a wait of one ends when something arrives for a task behind it.
+
+    Args:
+        before: The inbox of the task before in the same thread; None for the first one.
+    """
+
+    def __init__(self, before: _Inbox | None) -> None:
+        self._arrived: queue.SimpleQueue[tuple[_Inbox, Any]] = (
+            queue.SimpleQueue() if before is None else before._arrived
+        )
+        self._items: deque[Any] = deque()
+        self._behind: _Inbox | None = None
+        if before is not None:
+            before._behind = self
+
+    def put(self, item: Any) -> None:
+        """Add an item. Any thread may call this."""
+        self._arrived.put((self, item))
+
+    def get(self, timeout: float | None = None) -> Any:
+        """Return the next item.
+
+        Args:
+            timeout: Seconds to wait; None to wait for ever, whatever arrives for other tasks.
+
+        Raises:
+            queue.Empty: There is none, or a task behind this one has one.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        while self.is_empty:
+            if until is not None:
+                if self.is_interrupted:
+                    raise queue.Empty
+                timeout = max(0.0, until - time.monotonic())
+            owner, item = self._arrived.get(timeout=timeout)
+            owner._items.append(item)
+        return self._items.popleft()
+
+    def get_nowait(self) -> Any:
+        """Return the next item.
+
+        Raises:
+            queue.Empty: There is none.
+        """
+        if self.is_empty:
+            raise queue.Empty
+        return self._items.popleft()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no item."""
+        with suppress(queue.Empty):
+            while True:
+                owner, item = self._arrived.get_nowait()
+                owner._items.append(item)
+        return not self._items
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether a task behind this one has an item."""
+        behind = self._behind
+        return behind is not None and (not behind.is_empty or behind.is_interrupted)
+
+
 class RealTimeTask:
     """Runs one stage for one partition until the driver stops it.
 
@@ -185,12 +254,20 @@ class RealTimeTask:
         stage: The stage and its neighbours.
         identity: This execution of the task.
         clock: Processing time.
+        before: The task of the stage before, if it shares the thread: it runs while this one waits.
     """
 
     _task: StageTask
     """Runs from one barrier to the next; there is none before the driver starts the task."""
 
-    def __init__(self, job: LoadedJob, stage: RealTimeStage, identity: TaskIdentity, clock: Clock) -> None:
+    def __init__(
+        self,
+        job: LoadedJob,
+        stage: RealTimeStage,
+        identity: TaskIdentity,
+        clock: Clock,
+        before: RealTimeTask | None = None,
+    ) -> None:
         self._job, self._files = job.delaying_writes()
         self._stage = stage
         self._identity = identity
@@ -212,7 +289,9 @@ class RealTimeTask:
             if stage.producers
             else None
         )
-        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._inbox: _Inbox = _Inbox(None if before is None else before._inbox)
+        self._before, self._turn_until = before, math.inf
+        self._input: Generator[pa.RecordBatch] | None = None
         self._snapshots: queue.SimpleQueue[_Snapshot | None] = queue.SimpleQueue()
         sources = plan.epoch_jobs[0].sources
         self._sources = {source.uid: source for source in sources}
@@ -252,8 +331,11 @@ class RealTimeTask:
         self._marked_at = time.monotonic()
         self._markers: list[LatencyMarker] = []
 
-    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Generator[pa.RecordBatch]:
         """Yield frames for the tasks of the next stage, until the driver stops the task or the input ends.
+
+        Args:
+            batches: Input of this task, or of the first one in its thread.
 
         Raises:
             HoldfastError: The task failed, or the driver is lost.
@@ -268,10 +350,14 @@ class RealTimeTask:
             self._stage.address, self._job.descriptor.control_secret, hello, self._inbox.put
         )
         threading.Thread(target=self._acknowledge_snapshots, name="holdfast-snapshots", daemon=True).start()
+        if self._before is not None:
+            self._input, self._left_at = self._before.run(batches), time.monotonic()
         try:
             with paused_garbage_collection():
                 yield from self._run(batches)
         finally:
+            if self._input is not None:
+                self._input.close()
             self._snapshots.put(None)
             self._driver.close()
             self._readers.close()
@@ -284,21 +370,58 @@ class RealTimeTask:
 
     def _run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if self._gate is None:
-            self._wait_for_start()
+            yield from self._wait_for_start()
             for _ in batches:
                 pass
             yield from self._read_sources()
         else:
-            # Before the driver starts this task: it waits for the stage before, which may run in this new thread.
-            threading.Thread(target=self._receive, args=(batches,), name="holdfast-input", daemon=True).start()
-            self._wait_for_start()
+            if self._input is None:
+                threading.Thread(target=self._receive, args=(batches,), name="holdfast-input", daemon=True).start()
+            yield from self._wait_for_start()
             yield from self._read_exchange(self._gate)
+
+    # The tasks of one thread
+
+    def _wait_for_item(self, seconds: float, *, is_back_pressured: bool = False) -> None:
+        """Handle the next item. Wait for it at most so long, and not while a task behind this one has one.
+
+        Raises:
+            queue.Empty: There was none.
+        """
+        began = time.monotonic()
+        try:
+            item = self._inbox.get(timeout=max(0.0, seconds))
+        finally:
+            self._meter.add_wait(time.monotonic() - began, is_back_pressured=is_back_pressured)
+        self._handle(item)
+
+    def _let_run(self, before: RealTimeTask, seconds: float) -> None:
+        """Let the task before run until it has output, something arrives for this task, or for so long."""
+        began = time.monotonic()
+        # While this task processes what the one before has sent, that one waits for it.
+        before._meter.add_wait(began - self._left_at, is_back_pressured=True)
+        before._turn_until = min(began + seconds, self._turn_until)
+        assert self._input is not None
+        item = next(self._input, _END)
+        self._left_at = time.monotonic()
+        self._meter.add_wait(self._left_at - began, is_back_pressured=not self._frames.has_credit)
+        self._handle(item)
+
+    def _end_turn(self) -> Iterator[pa.RecordBatch]:
+        """Let the task behind this one run, if it shares the thread and has something to do."""
+        if self._inbox.is_interrupted or time.monotonic() >= self._turn_until:
+            yield _NO_FRAMES
 
     # Begin and snapshot
 
-    def _wait_for_start(self) -> None:
+    def _wait_for_start(self) -> Iterator[pa.RecordBatch]:
         while self._accepted is None:
-            self._handle(self._inbox.get())
+            if self._before is not None and self._inbox.is_empty:
+                self._let_run(self._before, _IDLE_SECONDS)
+            else:
+                with suppress(queue.Empty):
+                    self._wait_for_item(min(_IDLE_SECONDS, self._turn_until - time.monotonic()))
+            yield from self._end_turn()
         first = self._accepted
         # Its functions hear of these checkpoints when they open, and not at its barrier again.
         quiet = replace(first.notifications, completed=None, aborted=())
@@ -606,6 +729,7 @@ class RealTimeTask:
             if not self._frames.has_credit and not is_at_barrier:
                 yield from self._output()
                 self._wait_for_credit()
+                yield from self._end_turn()
                 continue
             messages = gate.take_messages(self._round())
             if messages:
@@ -624,6 +748,7 @@ class RealTimeTask:
             yield from self._output()
             self._grant(gate)
             self._collect()
+            yield from self._end_turn()
 
     def _limit_alignment(self, gate: InputGate) -> None:
         """Decline a barrier behind which too much waits, and go on without it."""
@@ -653,9 +778,9 @@ class RealTimeTask:
     def _wait_for_credit(self) -> None:
         seconds = self._seconds_to_flush(time.monotonic()) if self._has_waiting else _LONGEST_CREDIT_WAIT
         timer = self._next_timer()
+        waits = [seconds, self._turn_until - time.monotonic(), *([] if timer is None else [timer])]
         with suppress(queue.Empty):
-            wait = seconds if timer is None else min(seconds, timer)
-            self._handle(self._meter.get(self._inbox, max(0.0, wait), is_back_pressured=True))
+            self._wait_for_item(min(waits), is_back_pressured=True)
 
     def _grant(self, gate: InputGate) -> None:
         """Grant producers what this task processes in a fifth of a second, when half of that is used or it is time."""
@@ -682,23 +807,29 @@ class RealTimeTask:
         timer = self._next_timer()
         if timer is not None:
             waits.append(timer)
-        try:
-            item = self._meter.get(self._inbox, max(0.0, min(waits)), is_back_pressured=not self._frames.has_credit)
-            for _ in range(_LONGEST_ROUND):
-                self._handle(item)
-                item = self._inbox.get_nowait()
-            self._handle(item)
-        except queue.Empty:
+        if self._before is not None and is_waiting and self._inbox.is_empty:
+            self._let_run(self._before, max(0.0, min(waits)))
             return
+        waits.append(self._turn_until - time.monotonic())
+        with suppress(queue.Empty):
+            self._wait_for_item(min(waits), is_back_pressured=not self._frames.has_credit)
+            for _ in range(_LONGEST_ROUND):
+                self._handle(self._inbox.get_nowait())
 
     def _wait_for_more(self, gate: InputGate, until: float) -> None:
         """Wait for messages that can be processed with those that are here: a round costs more than its elements.
 
         Behind a barrier of all producers nothing follows, and a checkpoint waits for it.
         """
-        while not self._is_stopped and gate.barrier is None and (seconds := until - time.monotonic()) > 0:
+        until = min(until, self._turn_until)
+        while (
+            not self._is_stopped
+            and gate.barrier is None
+            and not self._inbox.is_interrupted
+            and (seconds := until - time.monotonic()) > 0
+        ):
             with suppress(queue.Empty):
-                self._handle(self._meter.get(self._inbox, seconds))
+                self._wait_for_item(seconds)
 
     # Input of sources
 
@@ -711,7 +842,8 @@ class RealTimeTask:
             if self._aligned:
                 self._align()
             markers = self._due_markers() if has_credit else []
-            self._polled_at = time.monotonic()
+            self._polled_at = now = time.monotonic()
+            self._readers.wait_seconds = self._longest_poll(now)
             found = self._meter.poll(self._readers.poll) if has_credit else None
             clocks = [own for own in self._own_clocks.values() if own.is_per_partition]
             if found is not None:
@@ -741,6 +873,7 @@ class RealTimeTask:
                 self._wait_for_driver()
             elif found[1].num_rows < self._at_once and not self._readers.has_more():
                 self._wait_for_flush()
+            yield from self._end_turn()
 
     def _begin_partitions(self) -> None:
         """Let clocks wait for the splits that were assigned."""
@@ -794,8 +927,7 @@ class RealTimeTask:
             self._drained = self._splits
             self._driver.send("drained", splits=self._splits)
         now = time.monotonic()
-        is_silent = now - self._found_at > _SILENT_SECONDS
-        waits = [_IDLE_SECONDS, self._seconds_to_poll(now, is_silent=is_silent)]
+        waits = [_IDLE_SECONDS, self._seconds_to_poll(now), self._turn_until - now]
         if self._has_waiting:
             waits.append(self._seconds_to_flush(now))
         if self._latency_seconds:
@@ -805,20 +937,25 @@ class RealTimeTask:
         timer = self._next_timer()
         if timer is not None:
             waits.append(timer)
-        try:
-            self._handle(self._meter.get(self._inbox, max(0.0, min(waits))))
-        except queue.Empty:
-            return
+        with suppress(queue.Empty):
+            self._wait_for_item(min(waits))
 
-    def _seconds_to_poll(self, now: float, *, is_silent: bool) -> float:
+    def _is_silent(self, now: float) -> bool:
+        return now - self._found_at > _SILENT_SECONDS
+
+    def _longest_poll(self, now: float) -> float:
+        """Return for how long a poll may wait for elements."""
+        seconds = _SILENT_WAIT if self._is_silent(now) else SourceReader.wait_seconds
+        return max(0.0, min(seconds, self._turn_until - now))
+
+    def _seconds_to_poll(self, now: float) -> float:
         """Return for how long the sources need not be polled: as long as they know, or less."""
-        has_waited = now - self._polled_at > self._readers.wait_seconds / 2
-        self._readers.wait_seconds = _SILENT_WAIT if is_silent else SourceReader.wait_seconds
         seconds = self._readers.seconds_to_next()
         if seconds is not None:
             return seconds
-        if not is_silent:
+        if not self._is_silent(now):
             return _SOURCE_PAUSE
+        has_waited = now - self._polled_at > self._readers.wait_seconds / 2
         return 0.0 if has_waited else _SILENT_PAUSE
 
     def _wait_for_flush(self) -> None:
@@ -826,7 +963,7 @@ class RealTimeTask:
         seconds = self._seconds_to_flush(time.monotonic())
         if self._stage.consumers and seconds > 0:
             with suppress(queue.Empty):
-                self._handle(self._meter.get(self._inbox, seconds))
+                self._wait_for_item(seconds)
 
     def _handle_all(self) -> None:
         try:
@@ -905,7 +1042,7 @@ class RealTimeTask:
 def run_stages(
     job: LoadedJob, stages: Sequence[RealTimeStage], partition: int, clock: Clock, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Run the tasks of a worker, each in a thread: frames go from one to the next without an exchange.
+    """Run the tasks of a worker in one thread: frames go from one to the next without an exchange.
 
     Args:
         job: The job attempt as loaded in this process.
@@ -917,9 +1054,11 @@ def run_stages(
     Returns:
         Output of the last stage.
     """
+    task: RealTimeTask | None = None
     for stage in stages:
-        batches = RealTimeTask(job, stage, TaskIdentity.fresh(stage.stage, partition), clock).run(batches)
-    return iter(batches)
+        task = RealTimeTask(job, stage, TaskIdentity.fresh(stage.stage, partition), clock, task)
+    assert task is not None
+    return task.run(batches)
 
 
 class _OwnClock:

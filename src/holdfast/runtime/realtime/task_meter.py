@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
@@ -42,21 +41,12 @@ class TaskMeter:
         self._reported: dict[str, tuple[int, int]] = {}
         self._latencies: dict[str, tuple[int, deque[float]]] = {}
 
-    def get(self, inbox: queue.SimpleQueue[Any], seconds: float, *, is_back_pressured: bool = False) -> Any:
-        """Return the next item of a queue, and count the time until it comes.
-
-        Raises:
-            queue.Empty: None has come for so long.
-        """
-        began = self._clock()
-        try:
-            return inbox.get(timeout=seconds)
-        finally:
-            waited = self._clock() - began
-            if is_back_pressured:
-                self._back_pressured += waited
-            else:
-                self._idle += waited
+    def add_wait(self, seconds: float, *, is_back_pressured: bool) -> None:
+        """Count a time in which the task did nothing."""
+        if is_back_pressured:
+            self._back_pressured += seconds
+        else:
+            self._idle += seconds
 
     def poll(self, call: Callable[[], Any]) -> Any:
         """Return what a source has read; the time is idle if that is nothing."""
