@@ -282,7 +282,7 @@ BUSY_TIME: Final = MetricEntry(
 )
 BACK_PRESSURED_TIME: Final = MetricEntry(
     f"{_FLINK_TASK}backPressuredTimeMsPerSecond",
-    "Real time: milliseconds a second in which the task waits, because the next stage accepts no more.",
+    "Real time: milliseconds a second in which the task waits: the next stage accepts no more, or has its thread.",
     SUBTASK,
 )
 IDLE_TIME: Final = MetricEntry(

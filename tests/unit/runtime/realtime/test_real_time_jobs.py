@@ -331,12 +331,16 @@ class Alarm(KeyedProcessFunction):
         yield ctx.get_current_key(), ctx.timer_service().current_processing_time() - timestamp
 
 
-def test_timers_of_processing_time_fire_when_they_are_due(tmp_path: Path) -> None:
+ONE_OR_TWO = pytest.mark.parametrize("tasks", [1, 2], ids=["one worker", "a worker for each task"])
+
+
+@ONE_OR_TWO
+def test_timers_of_processing_time_fire_when_they_are_due(tmp_path: Path, tasks: int) -> None:
     found = Rows()
     program = RealTimeProgram()
     alarms = numbers(program, 500).key_by("key").process(Alarm(), "key bigint, late bigint").uid("alarms")
     alarms.for_each_epoch(found.write).uid("out")
-    client = JobClient(program.master(tmp_path))
+    client = JobClient(program.master(tmp_path, parallelism=tasks, source_tasks=tasks))
     until(lambda: len(found) == KEYS)
     client.stop()
     client.await_termination()
@@ -407,13 +411,15 @@ class Slow(KeyedProcessFunction):
         yield row.key, row.n
 
 
-def test_a_barrier_passes_a_stage_that_is_too_slow(tmp_path: Path) -> None:
+@ONE_OR_TWO
+def test_a_barrier_passes_a_stage_that_is_too_slow(tmp_path: Path, tasks: int) -> None:
     found = Rows()
     program = RealTimeProgram()
     hot = numbers(program, 20_000).key_by("key").process(Slow(), "key bigint, n bigint").uid("slow")
     slow = hot.key_by("key").process(Slow(), "key bigint, n bigint").uid("slower")
     slow.for_each_epoch(found.write).uid("out")
-    client = JobClient(program.master(tmp_path, {"execution.checkpointing.interval": "200 ms"}))
+    options = {"execution.checkpointing.interval": "200 ms"}
+    client = JobClient(program.master(tmp_path, options, parallelism=tasks, source_tasks=tasks))
     until(lambda: client.get_job_status() is JobStatus.RUNNING)
     time.sleep(1)  # elements wait before the slow stages
     passed = []

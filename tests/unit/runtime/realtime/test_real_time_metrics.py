@@ -56,8 +56,8 @@ def program_of(seconds: float, per_second: int) -> RealTimeProgram:
 
 
 @contextmanager
-def running(program: RealTimeProgram, directory: Path, **options: Any) -> Iterator[JobMaster]:
-    master = program.master(directory, options)
+def running(program: RealTimeProgram, directory: Path, tasks: int = 2, **options: Any) -> Iterator[JobMaster]:
+    master = program.master(directory, options, parallelism=tasks, source_tasks=tasks)
     client = JobClient(master)
     try:
         until(lambda: is_served(master))
@@ -89,8 +89,9 @@ def live(master: JobMaster, uid: str) -> Any:
     return known.get(uid, {}).get("real-time")
 
 
-def test_behind_a_slow_stage_the_one_before_is_back_pressured(tmp_path: Path) -> None:
-    with running(program_of(0.002, 5000), tmp_path) as master:
+@pytest.mark.parametrize("tasks", [1, 2], ids=["one worker", "a worker for each task"])
+def test_behind_a_slow_stage_the_one_before_is_back_pressured(tmp_path: Path, tasks: int) -> None:
+    with running(program_of(0.002, 5000), tmp_path, tasks) as master:
         slow = until(
             lambda: (found := live(master, "slow")) and found["busy"] > 700 and found["read-records"] and found
         )
