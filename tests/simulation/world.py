@@ -18,7 +18,7 @@ from tests.simulation.choices import Choices
 
 START_MS = 1_700_000_000_000
 _STEP_LIMIT = 30_000
-_WAIT_LIMIT = 50_000
+_WAIT_LIMIT = 100_000
 
 
 class Killed(BaseException):

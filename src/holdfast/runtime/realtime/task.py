@@ -211,13 +211,13 @@ class _Inbox:
             queue.Empty: There is none, or a task behind this one has one.
         """
         until = None if timeout is None else time.monotonic() + timeout
-        while self.is_empty:
-            if until is not None:
-                if self.is_interrupted:
-                    raise queue.Empty
-                timeout = max(0.0, until - time.monotonic())
-            owner, item = self._arrived.get(timeout=timeout)
-            owner._items.append(item)
+        while not self._items:
+            is_interrupted = until is not None and self.is_interrupted
+            if self._items:
+                break
+            if is_interrupted:
+                raise queue.Empty
+            self._add(self._arrived.get(timeout=None if until is None else max(0.0, until - time.monotonic())))
         return self._items.popleft()
 
     def get_nowait(self) -> Any:
@@ -233,17 +233,29 @@ class _Inbox:
     @property
     def is_empty(self) -> bool:
         """Whether there is no item."""
-        with suppress(queue.Empty):
-            while True:
-                owner, item = self._arrived.get_nowait()
-                owner._items.append(item)
+        self._sort()
         return not self._items
 
     @property
     def is_interrupted(self) -> bool:
         """Whether a task behind this one has an item."""
         behind = self._behind
-        return behind is not None and (not behind.is_empty or behind.is_interrupted)
+        if behind is not None:
+            self._sort()
+        while behind is not None:
+            if behind._items:
+                return True
+            behind = behind._behind
+        return False
+
+    def _sort(self) -> None:
+        with suppress(queue.Empty):
+            while True:
+                self._add(self._arrived.get_nowait())
+
+    def _add(self, arrived: tuple[_Inbox, Any]) -> None:
+        owner, item = arrived
+        owner._items.append(item)
 
 
 class RealTimeTask:
@@ -357,7 +369,8 @@ class RealTimeTask:
                 yield from self._run(batches)
         finally:
             if self._input is not None:
-                self._input.close()
+                with suppress(Exception):  # the error of this task counts
+                    self._input.close()
             self._snapshots.put(None)
             self._driver.close()
             self._readers.close()
@@ -416,7 +429,8 @@ class RealTimeTask:
 
     def _wait_for_start(self) -> Iterator[pa.RecordBatch]:
         while self._accepted is None:
-            if self._before is not None and self._inbox.is_empty:
+            has_ended = self._is_stopped  # the task before: the driver stopped it, and will stop this one
+            if self._before is not None and not has_ended and self._inbox.is_empty:
                 self._let_run(self._before, _IDLE_SECONDS)
             else:
                 with suppress(queue.Empty):
@@ -721,7 +735,7 @@ class RealTimeTask:
         while not self._is_stopped:
             self._send_metrics()
             self._receive_some(is_waiting=not gate.has_messages)
-            if gate.has_messages:
+            if gate.has_messages and self._before is None:  # which sends nothing while this task waits
                 self._wait_for_more(gate, begun_at + self._flush_interval.seconds)
                 begun_at = time.monotonic()
             self._limit_alignment(gate)
