@@ -297,7 +297,7 @@ class SimulatedRealTimeEngine(RealTimeEngine):
     """
 
     def __init__(self, world: World, inputs: Sequence[Sequence[Payment]], settings: Settings) -> None:
-        super().__init__(Configuration(dict(settings.options)), 1 + settings.parallelism % 2)
+        super().__init__(Configuration(dict(settings.options)), 1 + (settings.parallelism + settings.sinks) % 2)
         self._world = world
         self._exchange: Exchange | None = None
 

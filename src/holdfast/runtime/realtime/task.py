@@ -180,9 +180,9 @@ class StreamEventTime(EventTime):
 
 
 class _Inbox:
-    """What arrives for a task: its input, and messages of the driver.
+    """Input and messages of the driver for one task.
 
-    Tasks that share a thread share what they wait for: a wait of one ends when something arrives for a task behind it.
+    The inboxes of tasks that share a thread have one queue: a wait of one task ends when a task behind it gets an item.
 
     Args:
         before: The inbox of the task before in the same thread; None for the first one.
