@@ -7,7 +7,8 @@ A producer sends events at a rate. An engine reads key and creation time, reads 
 event, and writes key, count and creation time, at least once, with a checkpoint each second. A consumer records how old
 each event is when it sees it. Every engine has the same program, two tasks for each stage, and a process of its own.
 `--parallelism` and `--exactly-once` (into Kafka, read committed) are for Holdfast only. The engine
-`holdfast-real-time-1` has one task for each stage.
+`holdfast-real-time-1` has one task for each stage. `floor` is Kafka's Python client and a dictionary in one thread:
+nothing survives a failure.
 
 - `kafka`: from a topic to a topic, of two partitions each. One broker serves the whole run.
 - `files`: from files of JSON lines, one every 100 ms, to a sink in the engine.
@@ -54,10 +55,13 @@ MODULES: Final = {
     "spark-real-time": "spark",
     "pyflink": "flink",
     "flink-sql": "flink",
+    "floor": "floor",
 }
+ONLY_TOPICS: Final = ("spark-real-time", "floor")
+"""Engines that read only topics."""
 ENGINES: Final = {
     "kafka": tuple(MODULES),
-    "files": tuple(name for name in MODULES if name != "spark-real-time"),  # Spark reads only topics in this mode
+    "files": tuple(name for name in MODULES if name not in ONLY_TOPICS),
     "generator": ("holdfast-real-time", "holdfast-real-time-1", "holdfast-epochs"),
 }
 LOCKS: Final = {module: ROOT / "benchmarks" / f"{module}-kafka-jars.lock" for module in ("spark", "flink")}

@@ -21,7 +21,7 @@ from holdfast.datastream.connectors.kafka import (
 from holdfast.datastream.connectors.kafka.topic_ranges import TopicRanges, TopicSelection
 from holdfast.datastream.connectors.kafka.topic_splits import TopicSplits
 from holdfast.errors import ConfigurationError, StorageError
-from holdfast.runtime.function.source import EpochOffset, SourceSplit, SplitEnumerator
+from holdfast.runtime.function.source import EpochOffset, SourceReader, SourceSplit, SplitEnumerator
 from holdfast.runtime.job.engine import InputGoneError
 from holdfast.testing import KafkaServer
 from tests.stories.kafka import PATIENCE, make_topic, produce, running_broker
@@ -29,8 +29,16 @@ from tests.stories.kafka import PATIENCE, make_topic, produce, running_broker
 pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
 
 
+@pytest.fixture(scope="module", params=[True, False], ids=["apart", "together"])
+def are_apart(request: pytest.FixtureRequest) -> Iterator[bool]:
+    """Whether each poll returns the records of one partition."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SourceReader, "separates_splits", request.param)
+        yield request.param
+
+
 @pytest.fixture(scope="module")
-def broker() -> Iterator[KafkaServer]:
+def broker(are_apart: bool) -> Iterator[KafkaServer]:
     yield from running_broker()
 
 
@@ -64,9 +72,9 @@ class Task:
         while len(found) < count and time.monotonic() < end:
             batch = self.reader.poll()
             if batch is not None:
-                assert len({(row["topic"], row["partition"]) for row in batch.to_pylist()}) == 1
-                row = batch.to_pylist()[0]
-                assert self.reader.polled_split == f"{row['topic']}-{row['partition']}"
+                splits = {f"{row['topic']}-{row['partition']}" for row in batch.to_pylist()}
+                assert len(splits) == 1 or not SourceReader.separates_splits
+                assert self.reader.polled_split == ("" if len(splits) > 1 else splits.pop())
                 found += batch.column("value").to_pylist()
         assert len(found) == count, found
         return found
@@ -98,7 +106,7 @@ def test_a_job_goes_on_behind_the_last_polled_record(broker: KafkaServer) -> Non
     assert Task(ranges(broker, "further"), position).read(1) == [b"d"]
 
 
-def test_records_of_other_partitions_are_ready_at_once(broker: KafkaServer) -> None:
+def test_records_of_other_partitions_come_at_once(broker: KafkaServer, are_apart: bool) -> None:
     make_topic(broker.bootstrap_servers, "beside", partitions=2)
     task = Task(ranges(broker, "beside"))
     end, found = time.monotonic() + PATIENCE, False
@@ -106,8 +114,10 @@ def test_records_of_other_partitions_are_ready_at_once(broker: KafkaServer) -> N
         for partition in (0, 1):
             produce(broker.bootstrap_servers, "beside", "a", "b", partition=partition)
         time.sleep(0.5)  # both partitions have been fetched
-        while task.reader.poll() is not None:
-            found = found or task.reader.has_fetched
+        while (batch := task.reader.poll()) is not None:
+            partitions = set(batch.column("partition").to_pylist())
+            assert len(partitions) == 1 or not are_apart
+            found = found or (task.reader.has_fetched if are_apart else len(partitions) == 2)
     assert found
     assert not task.reader.has_fetched
 
@@ -136,6 +146,7 @@ def test_a_record_that_was_polled_but_is_still_queued_is_not_in_the_position(bro
     produce(broker.bootstrap_servers, "queued", "a")
     produce(broker.bootstrap_servers, "queued", "b", partition=1)
     task = Task(ranges(broker, "queued"))
+    task.reader.separates_splits = True
     time.sleep(2)  # both partitions are fetched when the reader takes the first batch
     first = task.read(1)
     position = task.position()

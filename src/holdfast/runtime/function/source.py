@@ -324,10 +324,13 @@ class SourceReader(ABC):
         at_once: Elements that `poll` should return at most. The task lowers it while later stages are slow, because a
             barrier waits for all elements that were polled before it.
         wait_seconds: Seconds for which `poll` may wait for elements. The task raises it while there are none.
+        separates_splits: Whether all elements of a `poll` should be of one split, because watermarks follow each split.
+            The task sets it before it calls other methods.
     """
 
     at_once: int = 4096
     wait_seconds: float = 0.002
+    separates_splits: bool = True
 
     @abstractmethod
     def add_splits(self, splits: Sequence[SourceSplit]) -> None:

@@ -22,6 +22,7 @@ class SourceReaders:
         sources: Their sources, by uid.
         task: Number of the task.
         at_once: Elements that a poll should return at most, until `limit` says otherwise.
+        separated: Uids of the sources whose splits each have a watermark.
 
     Attributes:
         polled_split: The split of the elements that `poll` returned last, for a source whose splits are ordered each by
@@ -35,11 +36,13 @@ class SourceReaders:
         sources: Mapping[str, SplitSource],
         task: int,
         at_once: int = SourceReader.at_once,
+        separated: Collection[str] = (),
     ) -> None:
         self._types = {plan.uid: plan.element_type for plan in plans}
         self._sources = sources
         self._task = task
         self._at_once = at_once
+        self._separated = separated
         self._readers: dict[str, SourceReader] = {}
         self._finished: dict[str, dict[str, int]] = {}
         self._turns: list[str] = []
@@ -53,6 +56,7 @@ class SourceReaders:
             if uid not in self._readers:
                 self._readers[uid] = self._sources[uid].create_reader(self._task)
                 self._readers[uid].at_once = self._at_once
+                self._readers[uid].separates_splits = uid in self._separated
                 self._turns.append(uid)
             self._readers[uid].add_splits(splits)
 

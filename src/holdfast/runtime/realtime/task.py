@@ -308,7 +308,15 @@ class RealTimeTask:
         sources = plan.epoch_jobs[0].sources
         self._sources = {source.uid: source for source in sources}
         self._at_once = _FIRST_AT_ONCE
-        self._readers = SourceReaders(sources, job.descriptor.split_sources, identity.partition, self._at_once)
+        self._sources_of_clocks = plan.sources_of_clocks
+        per_split = {uid for uid, clock in plan.clocks.items() if clock.is_per_partition}
+        self._readers = SourceReaders(
+            sources,
+            job.descriptor.split_sources,
+            identity.partition,
+            self._at_once,
+            frozenset().union(*(self._sources_of_clocks[uid] for uid in per_split)),
+        )
         self._splits = 0
         self._splits_of: dict[str, list[str]] = {}
         self._drained: int | None = None
@@ -330,7 +338,6 @@ class RealTimeTask:
         self._unaccepted: list[tuple[int, TaskReport]] = []
         self._meter = TaskMeter(job.configuration.get(LATENCY_HISTORY))
         self._source_uids = sorted(self._sources)
-        self._sources_of_clocks = plan.sources_of_clocks
         self._no_more_splits: frozenset[str] = frozenset()
         self._ended: set[str] = set()
         self._aligned = {} if stage.producers else plan.aligned

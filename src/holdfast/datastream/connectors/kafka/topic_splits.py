@@ -9,11 +9,10 @@ partition, with the id of the topic and the stopping offset, if there is one::
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as Partition
 
@@ -74,16 +73,6 @@ class TopicSplits(SplitSource):
     def from_epoch_offsets(self, offsets: Sequence[EpochOffset]) -> Any:
         (own,) = offsets
         return own.offset
-
-
-def _by_partition(messages: Sequence[Message], batch: pa.RecordBatch) -> Iterator[tuple[Any, pa.RecordBatch]]:
-    """Yield the rows of each partition."""
-    places = set(zip(map(Message.topic, messages), map(Message.partition, messages), strict=True))
-    if len(places) == 1:
-        yield places.pop(), batch
-        return
-    for topic, number in places:
-        yield (topic, number), batch.filter((pc.field("topic") == topic) & (pc.field("partition") == number))
 
 
 def _split_id(place: PartitionKey) -> str:
@@ -182,7 +171,7 @@ def _merged(offset: Offset, unread: Offset) -> Offset:
 
 
 class _TopicReader(SourceReader):
-    """Reads partitions with one consumer. Each batch has the records of one partition."""
+    """Reads partitions with one consumer."""
 
     def __init__(self, ranges: TopicRanges) -> None:
         self._connection = connection = KafkaConnection({**_CLIENT, **ranges.properties})
@@ -202,10 +191,10 @@ class _TopicReader(SourceReader):
         )
         self._open: dict[PartitionKey, dict[str, Any]] = {}
         self._fetched: dict[PartitionKey, int] = {}
-        self._ready: deque[tuple[PartitionKey, pa.RecordBatch | None, int]] = deque()
+        self._ready: deque[tuple[Mapping[PartitionKey, int], pa.RecordBatch | None]] = deque()
         self._finished: list[str] = []
         self._rows = _FIRST_ROWS
-        self._polled: PartitionKey | None = None
+        self._polled: Mapping[PartitionKey, int] = {}
 
     @property
     def has_splits(self) -> bool:
@@ -220,7 +209,7 @@ class _TopicReader(SourceReader):
 
     @property
     def polled_split(self) -> str:
-        return "" if self._polled is None else _split_id(self._polled)
+        return _split_id(*self._polled) if len(self._polled) == 1 else ""
 
     @property
     def has_fetched(self) -> bool:
@@ -258,13 +247,14 @@ class _TopicReader(SourceReader):
             self._fetch()
         if not self._ready:
             return None
-        place, batch, following = self._ready.popleft()
-        self._open[place]["next"] = following
-        self._polled = place
-        if following >= self._open[place].get("stop", _NEVER):
-            self._consumer.pause([Partition(*place)])
+        self._polled, batch = self._ready.popleft()
+        for place, following in self._polled.items():
+            self._open[place]["next"] = following
+        ended = [place for place, offset in self._polled.items() if offset >= self._open[place].get("stop", _NEVER)]
+        if ended:
+            self._consumer.pause([Partition(*place) for place in ended])
             self._finish_at_stops()
-        return batch
+        return batch if batch is not None and batch.num_rows else None
 
     def _fetch(self) -> None:
         # A request for many records waits until there are as many. So wait for one, and take those that have arrived
@@ -273,30 +263,32 @@ class _TopicReader(SourceReader):
         if not messages:
             return
         messages += self._consumer.consume(min(self._rows, self.at_once), 0)
-        records = [message for message in messages if message.error() is None]
+        records: dict[PartitionKey, list[Message]] = {}
+        for message in messages:
+            if message.error() is None:
+                records.setdefault((message.topic(), message.partition()), []).append(message)
         if records:
-            batch = record_batch(records)
-            self._rows = max(1, min(_BATCH_ROWS, 2 * self._rows, _BATCH_BYTES * batch.num_rows // (batch.nbytes or 1)))
-            for place, own in _by_partition(records, batch):
-                self._add(place, own)
-        if len(records) < len(messages):
-            for message in messages:
-                if message.error() is not None:
-                    self._handle_error(message)
+            self._add({place: self._wanted(place, own) for place, own in records.items() if place in self._open})
+        for message in messages:
+            if message.error() is not None:
+                self._handle_error(message)
 
-    def _add(self, place: PartitionKey, batch: pa.RecordBatch) -> None:
-        """Make the records of a partition ready, without those that are not wanted."""
-        if place not in self._open:
-            return  # a message of the assignment before may be on its way
-        offsets = batch.column("offset")
-        first, last = offsets[0].as_py(), offsets[-1].as_py()
+    def _wanted(self, place: PartitionKey, messages: list[Message]) -> list[Message]:
+        """Return the records of a partition that are wanted: others may be on their way from an assignment before."""
         begin, stop = self._fetched[place], self._open[place].get("stop", _NEVER)
-        if last < begin:
-            return
-        if first < begin or last >= stop:
-            batch = batch.filter((pc.field("offset") >= begin) & (pc.field("offset") < min(stop, last + 1)))
-        self._fetched[place] = min(last + 1, stop)
-        self._ready.append((place, batch if batch.num_rows else None, self._fetched[place]))
+        self._fetched[place] = max(begin, min(messages[-1].offset() + 1, stop))
+        if messages[0].offset() >= begin and messages[-1].offset() < stop:
+            return messages
+        return [message for message in messages if begin <= message.offset() < stop]
+
+    def _add(self, records: Mapping[PartitionKey, list[Message]]) -> None:
+        """Make the records of partitions ready, together if they need not be apart."""
+        following = {place: self._fetched[place] for place in records}
+        parts = [{place: offset} for place, offset in following.items()] if self.separates_splits else [following]
+        batches = [record_batch([message for place in part for message in records[place]]) for part in parts]
+        self._ready += zip(parts, batches, strict=True)
+        rows, size = sum(batch.num_rows for batch in batches), sum(batch.nbytes for batch in batches)
+        self._rows = max(1, min(_BATCH_ROWS, 2 * self._rows, _BATCH_BYTES * max(rows, 1) // (size or 1)))
 
     def _handle_error(self, message: Message) -> None:
         error = message.error()
@@ -308,7 +300,7 @@ class _TopicReader(SourceReader):
             place = topic, partition
             if place in self._open and offset > self._fetched[place]:
                 self._fetched[place] = min(offset, self._open[place].get("stop", _NEVER))
-                self._ready.append((place, None, self._fetched[place]))
+                self._ready.append(({place: self._fetched[place]}, None))
         elif code == KafkaError._AUTO_OFFSET_RESET and topic is not None and partition is not None:
             self._raise_out_of_range((topic, partition), error)
         elif code in (KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError._MAX_POLL_EXCEEDED):
