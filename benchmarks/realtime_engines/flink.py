@@ -77,7 +77,7 @@ def _source(run: RealTimeRun) -> dict[str, str]:
             "format": "json",
         }
     place = Path(run.source).resolve().as_uri()
-    return {"connector": "filesystem", "path": place, "format": "json", "source.monitor-interval": "10 ms"}
+    return {"connector": "filesystem", "path": place, "format": "json", "source.monitor-interval": "2 ms"}
 
 
 def _target(run: RealTimeRun) -> dict[str, str]:
@@ -149,7 +149,7 @@ def _events(env: Any, run: RealTimeRun) -> Any:
         topic = topic.set_group_id("latency-flink").set_starting_offsets(KafkaOffsetsInitializer.earliest())
         return env.from_source(topic.set_value_only_deserializer(schema).build(), never, "events")
     files = FileSource.for_record_stream_format(StreamFormat.text_line_format(), run.source)
-    source = files.monitor_continuously(Duration.of_millis(10)).build()
+    source = files.monitor_continuously(Duration.of_millis(2)).build()
 
     def parse(line: str) -> Any:
         event = json.loads(line)

@@ -101,7 +101,7 @@ def events(env: StreamExecutionEnvironment, run: RealTimeRun) -> DataStream:
         source: Any = topic.set_value_only_deserializer(schema).build()
     elif run.input == "files":
         files = FileSource.for_record_stream_format(JsonLinesFormat(EVENTS), run.source)
-        source = files.monitor_continuously(Duration.of_millis(10)).build()
+        source = files.monitor_continuously(Duration.of_millis(2)).build()
     else:
         keys = run.keys
 

@@ -35,7 +35,7 @@ _BULK: Final = 8 << 20
 """Bytes of a file that is read by rows: a row group is read as a whole in any case."""
 _MOST_OPEN: Final = 4096
 """Splits for each task that are assigned and not read, so that a position stays small."""
-_SHORTEST_SECONDS: Final = 0.01
+_SHORTEST_SECONDS: Final = 0.001
 _UNSUPPORTED: Final = {"cleanSource": "off", "recursiveFileLookup": "true"}
 
 
