@@ -11,7 +11,8 @@ each event is when it sees it. Every engine has the same program, two tasks for 
 nothing survives a failure.
 
 - `kafka`: from a topic to a topic, of two partitions each. One broker serves the whole run.
-- `files`: from files of JSON lines, one every 100 ms, to a sink in the engine.
+- `files`: from files of JSON lines, one every 100 ms, to a sink in the engine. Holdfast and Flink look for new files
+  every 2 ms.
 - `generator`: events are made in the tasks of the engine, and seen by a sink in it. It needs no broker and is quick.
 
 An engine that did not keep up with the rate has no latencies in the table, but says how far it was behind at the end.

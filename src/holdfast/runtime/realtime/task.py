@@ -309,13 +309,10 @@ class RealTimeTask:
         self._sources = {source.uid: source for source in sources}
         self._at_once = _FIRST_AT_ONCE
         self._sources_of_clocks = plan.sources_of_clocks
-        per_split = {uid for uid, clock in plan.clocks.items() if clock.is_per_partition}
+        per_split = [uid for uid, clock in plan.clocks.items() if clock.is_per_partition]
+        separated = {source for uid in per_split for source in self._sources_of_clocks[uid]}
         self._readers = SourceReaders(
-            sources,
-            job.descriptor.split_sources,
-            identity.partition,
-            self._at_once,
-            frozenset().union(*(self._sources_of_clocks[uid] for uid in per_split)),
+            sources, job.descriptor.split_sources, identity.partition, self._at_once, separated
         )
         self._splits = 0
         self._splits_of: dict[str, list[str]] = {}

@@ -518,6 +518,35 @@ def test_the_watermark_follows_the_slowest_partition(tmp_path: Path) -> None:
     assert sum(row["n"] for row in found) == 2 * sum(range(1000)), "an element of the slow partition was late"
 
 
+SEPARATES: set[bool] = set()
+
+
+class _Asked(_InTurns):
+    """Remembers whether the task wants the elements of splits apart."""
+
+    def poll(self) -> Any:
+        SEPARATES.add(self.separates_splits)
+        return super().poll()
+
+
+class AskedPartitions(TwoPartitions):
+    def create_reader(self, task: int) -> SourceReader:
+        return _Asked()
+
+
+@pytest.mark.parametrize("is_per_partition", [True, False])
+def test_splits_are_read_apart_only_if_watermarks_follow_each(tmp_path: Path, is_per_partition: bool) -> None:
+    SEPARATES.clear()
+    program = RealTimeProgram()
+    rows = program.source("rows", AskedPartitions(), "key bigint, n bigint", is_bounded=True)
+    strategy = WatermarkStrategy.for_monotonous_timestamps()
+    strategy = strategy.per_partition() if is_per_partition else strategy
+    timed = rows.assign_timestamps_and_watermarks(strategy.with_timestamp_assigner(lambda row, before: row.n))
+    timed.uid("times").for_each_epoch(Rows().write).uid("out")
+    assert program.run(tmp_path) is JobStatus.FINISHED
+    assert {is_per_partition} == SEPARATES
+
+
 class _OneAfterTheOther(_InTurns):
     """Reads the slow partition when the fast one has given half of its rows, one at a time."""
 
