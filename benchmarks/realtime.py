@@ -6,7 +6,7 @@
 A producer sends events at a rate. An engine reads key and creation time, reads and updates one value state for each
 event, and writes key, count and creation time, at least once, with a checkpoint each second. A consumer records how old
 each event is when it sees it. Every engine has the same program, two tasks for each stage, and a process of its own.
-`--parallelism` and `--exactly-once` (into Kafka, read committed) are for Holdfast only. The engine
+`--parallelism`, `--no-settings` and `--exactly-once` (into Kafka, read committed) are for Holdfast only. The engine
 `holdfast-real-time-1` has one task for each stage. `floor` is Kafka's Python client and a dictionary in one thread:
 nothing survives a failure.
 
@@ -176,6 +176,7 @@ class Measurement:
         engine_share: What the engine used of the cores.
         machine_share: What all processes of the machine used of them.
         late_ms: By how many milliseconds the producer was late at most.
+        messages: How many messages a second each stage sent to the next one at the end, for engines that count them.
     """
 
     run: RealTimeRun
@@ -184,6 +185,7 @@ class Measurement:
     engine_share: float
     machine_share: float
     late_ms: float
+    messages: Sequence[float] = ()
 
     @property
     def missing(self) -> int:
@@ -212,6 +214,7 @@ class Measurement:
             "engine_of_two_cores": round(self.engine_share, 3),
             "all_of_two_cores": round(self.machine_share, 3),
             "producer_late_ms": self.late_ms,
+            "messages_a_second": list(self.messages),
         }
         return json.dumps(found)
 
@@ -226,9 +229,12 @@ class Measurement:
         return f"{begin} | {numbers} | {shares} |"
 
     def remark(self) -> str | None:
-        if self.late_ms <= _LATE_MS:
-            return None
-        return f"{self.run.engine}, {self.run.rate:,}: the producer was late by up to {self.late_ms:.0f} ms"
+        found = []
+        if self.messages:
+            found.append(f"messages a second between stages: {', '.join(f'{count:,.0f}' for count in self.messages)}")
+        if self.late_ms > _LATE_MS:
+            found.append(f"the producer was late by up to {self.late_ms:.0f} ms")
+        return f"{self.run.engine}, {self.run.rate:,}: {'; '.join(found)}" if found else None
 
 
 def measure(run: RealTimeRun, warm_up: float, seconds: float, python: str) -> Measurement:
@@ -248,7 +254,8 @@ def measure(run: RealTimeRun, warm_up: float, seconds: float, python: str) -> Me
     with contextlib.ExitStack() as stack:
         cores = sorted(os.sched_getaffinity(0))
         module = f"benchmarks.realtime_engines.{MODULES[run.engine]}"
-        engine = Process([module, run.to_json()], workspace, python, has_output=prints)
+        counts = MODULES[run.engine] == "holdfast"
+        engine = Process([module, run.to_json()], workspace, python, has_output=prints or counts)
         stack.callback(engine.close)
         if run.has_topics or prints:
             arguments = ["benchmarks.harness.realtime_reader", run.to_json()]
@@ -275,11 +282,16 @@ def measure(run: RealTimeRun, warm_up: float, seconds: float, python: str) -> Me
         end, *used_then = time.time(), busy_seconds(cores), engine.processor_seconds()
         machine, own = ((then - now) / (end - begin) / len(cores) for now, then in zip(used, used_then, strict=True))
         engine.require_alive()
+        messages = []
+        if counts:
+            assert engine.output is not None
+            engine.tell("messages")
+            messages = json.loads(engine.output.readline())
         late_ms = 0.0 if traffic is None else lateness(traffic)
         drain(latencies, end)
     expected = round(run.rate * (end - begin))
     outcome = outcomes.judge(outcomes.read_pairs(latencies), int(begin * 1e6), int(end * 1e6))
-    return Measurement(run, outcome, expected, own, machine, late_ms)
+    return Measurement(run, outcome, expected, own, machine, late_ms, messages)
 
 
 def lateness(traffic: Process) -> float:
@@ -404,6 +416,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--checkpoints", default="1 s", help="between two checkpoints of other engines (%(default)s)")
     parser.add_argument("--parallelism", type=int, default=PARALLELISM, help="tasks of each stage (%(default)s)")
     parser.add_argument("--exactly-once", action="store_true", help="results are visible after the checkpoint")
+    parser.add_argument("--no-settings", action="store_true", help="in a Spark session without those of real time")
     parser.add_argument("--cache", type=Path, default=ROOT / ".bench", help="jars, and the environment of PyFlink")
     parser.add_argument("--json", action="store_true", help="print JSON lines only")
     chosen = parser.parse_args(arguments)
@@ -413,8 +426,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     if unknown:
         parser.error(f"there is no engine {unknown[0]!r} for {chosen.input}: choose from {', '.join(able)}")
     peers = [name for name in chosen.engines if MODULES[name] != "holdfast"]
-    if peers and (chosen.exactly_once or chosen.parallelism != PARALLELISM):
-        parser.error(f"--parallelism and --exactly-once are for Holdfast only: remove {peers[0]} from --engines")
+    if peers and (chosen.exactly_once or chosen.no_settings or chosen.parallelism != PARALLELISM):
+        options = "--parallelism, --no-settings and --exactly-once"
+        parser.error(f"{options} are for Holdfast only: remove {peers[0]} from --engines")
     if chosen.exactly_once and chosen.input != "kafka":
         parser.error("--exactly-once writes to Kafka: use --input kafka")
     chosen.rates = [int(rate) for rate in chosen.rates.split(",")]
@@ -448,6 +462,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                         checkpoints=chosen.checkpoints,
                         parallelism=1 if name == "holdfast-real-time-1" else chosen.parallelism,
                         is_exactly_once=chosen.exactly_once,
+                        has_settings=not chosen.no_settings,
                     )
                     try:
                         found = measure_in(place / f"{name}-{rate}", run, chosen.warm_up, chosen.seconds, cache)

@@ -5,14 +5,13 @@
 
 Without the name of a part it measures all but the memory.
 
-The job is that of `realtime.py` with events from a generator: two stages of two tasks, one value state, at-least-once
-output. It has a process of its own.
+The job is that of `realtime.py` with events from a generator: two stages of `--parallelism` tasks, one value state,
+at-least-once output. It has a process of its own.
 
-- **Idle**: one event a second, with `--parallelism` tasks of each stage. `core` is the share of one core that the
-  driver, the JVM and the workers use.
-- **Kills**: at the rate, with a checkpoint each second, one of the four workers is killed after some seconds, again and
+- **Idle**: one event a second. `core` is the share of one core that the driver, the JVM and the workers use.
+- **Kills**: at the rate, with a checkpoint each second, one of the workers is killed after some seconds, again and
   again. `seconds` is for how long no row came out. It contains the delay of a restart, which is one second.
-- **Rescales**: at the same rate, from parallelism 2 to 3 and back.
+- **Rescales**: at the same rate, to one task more and back.
 - **Memory**: with a checkpoint each second, once a minute, in MB: the resident memory of the driver and the JVM, that
   of the workers without mapped files, and these (`mapped`), the heap behind a collection, and direct memory. The
   slope is that of the line through all samples behind the first sixth of the time. `rows` are the rows a second since
@@ -64,8 +63,8 @@ def measure_idle(place: Path, checkpoints: str, seconds: float, parallelism: int
     return {"measured": "idle", "parallelism": parallelism, "checkpoints": checkpoints, "core": round(share, 4)}
 
 
-def measure_pauses(place: Path, kills: int, rescales: int, rate: int) -> Iterator[dict[str, object]]:
-    job, latencies = started(place, rate, "1 s")
+def measure_pauses(place: Path, kills: int, rescales: int, rate: int, parallelism: int) -> Iterator[dict[str, object]]:
+    job, latencies = started(place, rate, "1 s", parallelism=parallelism)
 
     def pause() -> float:
         """Return for how long no row came out in the next seconds."""
@@ -82,16 +81,16 @@ def measure_pauses(place: Path, kills: int, rescales: int, rate: int) -> Iterato
             os.kill(random.choice(workers(job.pid)), signal.SIGKILL)
             yield {"measured": "kill", "rate": rate, "seconds": pause()}
         for number in range(rescales):
-            parallelism = 2 + (number + 1) % 2
-            job.tell(str(parallelism))
-            yield {"measured": "rescale", "to": parallelism, "rate": rate, "seconds": pause()}
+            changed = parallelism + (number + 1) % 2
+            job.tell(str(changed))
+            yield {"measured": "rescale", "to": changed, "rate": rate, "seconds": pause()}
     finally:
         job.close()
 
 
-def measure_memory(place: Path, minutes: float, rate: int) -> Iterator[dict[str, object]]:
+def measure_memory(place: Path, minutes: float, rate: int, parallelism: int) -> Iterator[dict[str, object]]:
     """Yield a sample a minute, the first one when the job is warm."""
-    job, latencies = started(place, rate, "1 s", has_output=True)
+    job, latencies = started(place, rate, "1 s", has_output=True, parallelism=parallelism)
     try:
         time.sleep(WARM_UP)
         began, rows = time.monotonic(), rows_in(latencies)
@@ -158,7 +157,7 @@ def resident_bytes(session: int) -> dict[str, int]:
 
 
 def started(
-    place: Path, rate: int, checkpoints: str, *, has_output: bool = False, parallelism: int = PARALLELISM
+    place: Path, rate: int, checkpoints: str, *, parallelism: int, has_output: bool = False
 ) -> tuple[Process, Path]:
     """Start the job in an empty directory, and return its process and the directory of latencies."""
     latencies = place / "latencies"
@@ -197,7 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(PARTS)}; by default all but memory")
     parser.add_argument("--idle", type=float, default=60.0, help="seconds that are measured; 0: not (%(default)s)")
     parser.add_argument("--checkpoints", default="10 s,1 s", help="intervals of the idle job (%(default)s)")
-    parser.add_argument("--parallelism", type=int, default=PARALLELISM, help="of the idle job (%(default)s)")
+    parser.add_argument("--parallelism", type=int, default=PARALLELISM, help="tasks of each stage (%(default)s)")
     parser.add_argument("--kills", type=int, default=5, help="number of workers that are killed (%(default)s)")
     parser.add_argument("--rescales", type=int, default=4, help="number of changes of the parallelism (%(default)s)")
     parser.add_argument("--rate", type=int, default=1_000, help="events a second while they are (%(default)s)")
@@ -216,11 +215,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 place = Path(folder, f"idle-{number}")
                 print(json.dumps(measure_idle(place, interval, chosen.idle, chosen.parallelism)), flush=True)
         if kills > 0 or rescales > 0:
-            for line in measure_pauses(Path(folder, "pauses"), kills, rescales, chosen.rate):
+            for line in measure_pauses(Path(folder, "pauses"), kills, rescales, chosen.rate, chosen.parallelism):
                 print(json.dumps(line), flush=True)
         if "memory" in parts:
             samples = []
-            for line in measure_memory(Path(folder, "memory"), chosen.minutes, chosen.memory_rate):
+            for line in measure_memory(Path(folder, "memory"), chosen.minutes, chosen.memory_rate, chosen.parallelism):
                 print(json.dumps(line), flush=True)
                 samples.append(line)
             print(memory_table(samples))

@@ -56,6 +56,7 @@ ENGINES = {
     "spark-real-time": "Spark groupBy().agg(), real-time mode",
     "pyflink": "PyFlink, thread mode",
     "flink-sql": "Flink SQL",
+    "floor": "floor: Kafka's client, no checkpoints",
 }
 WIDTH, HEIGHT, PANEL = 920, 300, 460
 INK, FAINT, OTHERS = "#222222", "#cccccc", "#9aa5b1"

@@ -106,7 +106,7 @@ class RealTimeEngine:
         # They are made before the job, which reads each file as it comes.
         waiting = range(self._source.epochs, self._source.epochs + epochs)
         files = [file for epoch in waiting for file in epoch_files(self._workload, epoch)]
-        self._rows += sum(pq.read_metadata(file).num_rows for file in files)
+        self._rows += sum(pq.read_metadata(file).num_rows for file in files) * max(1, self._workload.words)
         began = time.monotonic()
         self._source.add(epochs)
         if self._job is None:

@@ -43,6 +43,7 @@ class RealTimeRun:
         checkpoints: The time between two checkpoints of other engines.
         parallelism: Tasks of each stage.
         is_exactly_once: Whether results become visible with the checkpoint.
+        has_settings: Whether Spark's session has the settings of real time, as one that Holdfast creates.
     """
 
     engine: str
@@ -59,6 +60,7 @@ class RealTimeRun:
     checkpoints: str = "1 s"
     parallelism: int = PARALLELISM
     is_exactly_once: bool = False
+    has_settings: bool = True
 
     @property
     def has_topics(self) -> bool:
@@ -118,18 +120,20 @@ class RunningJob:
         end: Returns why it has ended; None while it runs.
         rescale: Changes its parallelism, for engines that can.
         memory: Collects garbage, and returns the bytes that the JVM uses by kind, for engines that can.
+        messages: Returns how many messages a second each stage sends to the next one, for engines that count them.
     """
 
     stop: Callable[[], object]
     end: Callable[[], str | None]
     rescale: Callable[[int], object] | None = None
     memory: Callable[[], dict[str, int]] | None = None
+    messages: Callable[[], list[float]] | None = None
 
 
 def serve(start: Callable[[RealTimeRun], RunningJob]) -> None:
     """Run the job of the measurement that the command line names, until standard input ends.
 
-    A number on standard input is a new parallelism. The line `memory` is answered with a line of JSON.
+    A number on standard input is a new parallelism. The lines `memory` and `messages` are answered with a line of JSON.
 
     Raises:
         SystemExit: The job has ended by itself.
@@ -140,6 +144,8 @@ def serve(start: Callable[[RealTimeRun], RunningJob]) -> None:
         if line == "memory":
             assert job.memory is not None
             print(json.dumps(job.memory()), flush=True)
+        elif line == "messages":
+            print(json.dumps([] if job.messages is None else job.messages()), flush=True)
         else:
             assert job.rescale is not None
             job.rescale(int(line))

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from benchmarks.harness.realtime_run import (
     COUNTED,
@@ -30,6 +31,7 @@ from holdfast.datastream.state import ValueStateDescriptor
 
 TRIGGERS = {"holdfast-real-time": "real-time", "holdfast-real-time-1": "real-time", "holdfast-epochs": "continuous"}
 _PRIME = 2_654_435_761
+_SPARK = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 
 
 class Counter(KeyedProcessFunction):
@@ -47,6 +49,8 @@ class Counter(KeyedProcessFunction):
 def start(run: RealTimeRun) -> RunningJob:
     # An epoch job writes a checkpoint with each epoch, as micro-batches of Spark do: its output waits for it.
     interval = run.checkpoints if TRIGGERS[run.engine] == "real-time" else "0 s"
+    master = f"local[{max(8, 2 * run.parallelism)}]"
+    session = None if run.has_settings else SparkSession.builder.master(master).config(map=_SPARK).getOrCreate()
     env = StreamExecutionEnvironment.get_execution_environment(
         {
             "execution.trigger": TRIGGERS[run.engine],
@@ -57,11 +61,10 @@ def start(run: RealTimeRun) -> RunningJob:
             "restart-strategy.type": "fixed-delay",
             "restart-strategy.fixed-delay.attempts": 1000,
             "restart-strategy.fixed-delay.delay": "1 s",
-            "spark.master": f"local[{max(8, 2 * run.parallelism)}]",
-            "spark.ui.enabled": "false",
-            "spark.ui.showConsoleProgress": "false",
             "rest.enable": "false",
-        }
+            **({"spark.master": master, **_SPARK} if session is None else {}),
+        },
+        spark=session,
     )
     counted = events(env, run).key_by("key").process(Counter(), COUNTED).uid("count")
     if run.has_topics:
@@ -79,7 +82,13 @@ def start(run: RealTimeRun) -> RunningJob:
         status = client.get_job_status()
         return str(status) if status.is_terminal_state() else None
 
-    return RunningJob(client.cancel, end, client.rescale, jvm_memory)
+    def messages() -> list[float]:
+        found: dict[int, float] = {}
+        for (stage, _), metrics in sorted(client._master.job.engine.task_metrics().items()):  # as /metrics shows them
+            found[stage] = found.get(stage, 0.0) + metrics.messages_out
+        return list(found.values())[:-1]  # the last stage sends none
+
+    return RunningJob(client.cancel, end, client.rescale, jvm_memory, messages)
 
 
 def jvm_memory() -> dict[str, int]:

@@ -14,7 +14,7 @@ from typing import Final
 from holdfast.testing.server.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 from tests.chaos.api_server import ApiServer
 from tests.chaos.members import Driver, Member, busiest, one_of, real_api_servers, zookeeper_servers
-from tests.chaos.site import LEASE, REAL_TIME, Site
+from tests.chaos.site import LEASE, Site
 
 _LONGER_THAN_THE_LEASE: Final = LEASE * 1.5
 _HOURS: Final = 3 * 3600
@@ -70,7 +70,7 @@ class Faults:
     def _possible(self) -> list[_Fault]:
         site = self._site
         faults: list[_Fault] = [self._kill, self._kill, self._stop]
-        if site.engine == REAL_TIME:
+        if site.is_real_time:
             faults.append(self._kill_busy)
         if site.disk.is_mount():
             faults.append(self._fill_disk)

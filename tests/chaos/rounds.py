@@ -20,7 +20,7 @@ from tests.chaos.bank import ROWS, Auditor, Bank
 from tests.chaos.documents import DocumentAuditor
 from tests.chaos.faults import Faults
 from tests.chaos.replica import ReplicaAuditor
-from tests.chaos.site import EPOCHS, REAL_TIME, Site, a_site
+from tests.chaos.site import EPOCHS, Site, a_site
 from tests.chaos.watch import Watch
 from tests.programs.chaos_job import DISORDER
 
@@ -214,7 +214,7 @@ def _one(scene: Scene, faults: Faults, chance: random.Random, report: Report) ->
     if chance.random() < 0.2:
         scene.bank.add_rule()
     scene.go_on(chance.uniform(0, 3))
-    if scene.site.engine == REAL_TIME:  # let the fault strike while records are under way
+    if scene.site.is_real_time:  # let the fault strike while records are under way
         scene.bank.pay()
         time.sleep(chance.uniform(0, _UNDER_WAY))
     struck = faults.strike()

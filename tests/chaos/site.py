@@ -24,15 +24,18 @@ LEASE: Final = 4.0
 """Seconds for which a leader that is silent still leads."""
 EPOCHS: Final = "epochs"
 REAL_TIME: Final = "real time"
+ONE_WORKER: Final = "real time, one worker"
+"""In real time with one task of each stage: all run in the thread of one worker."""
 _DISK: Final = "192m"
-_OPTIONS_OF: Final = {
-    EPOCHS: {"execution.trigger": "continuous", "execution.checkpointing.cleaner.grace-period": "20 s"},
-    REAL_TIME: {  # has a checkpoint each interval, also without input, so half as long for as many files
-        "execution.trigger": "real-time",
-        "execution.checkpointing.interval": "500 ms",
-        "execution.checkpointing.max-concurrent-checkpoints": "3",  # they overlap while the machine is busy
-        "execution.checkpointing.cleaner.grace-period": "10 s",
-    },
+_OPTIONS_BY_EPOCHS: Final = {
+    "execution.trigger": "continuous",
+    "execution.checkpointing.cleaner.grace-period": "20 s",
+}
+_OPTIONS_IN_REAL_TIME: Final = {  # a checkpoint each interval, also without input, so half as long for as many files
+    "execution.trigger": "real-time",
+    "execution.checkpointing.interval": "500 ms",
+    "execution.checkpointing.max-concurrent-checkpoints": "3",  # they overlap while the machine is busy
+    "execution.checkpointing.cleaner.grace-period": "10 s",
 }
 
 
@@ -70,15 +73,17 @@ class Site:
         self.options = options | _direct(servers)
         """How the register is reached past the proxies."""
         self.routes = [proxies for proxies, _ in routes]
+        program = [self.inputs, self.disk, "--tasks", "1" if engine == ONE_WORKER else "2"]
         self.drivers = [
-            Driver(
-                number,
-                [self.inputs, self.disk, *(f"-D{key}={value}" for key, value in {**options, **own}.items())],
-                directory,
-            )
+            Driver(number, [*program, *(f"-D{key}={value}" for key, value in {**options, **own}.items())], directory)
             for number, (_, own) in enumerate(routes)
         ]
         self.replica = Replica(self.disk / "checkpoints", self.options, free_port(), directory / "replica.log")
+
+    @property
+    def is_real_time(self) -> bool:
+        """Whether the job runs in real time, and not by epochs."""
+        return self.engine != EPOCHS
 
     @property
     def is_real(self) -> bool:
@@ -135,7 +140,7 @@ def a_site(kind: str, directory: Path, engine: str = EPOCHS) -> Iterator[Site]:
         disk = stack.enter_context(_disk(directory / "disk"))
         stack.enter_context(patch.dict(os.environ, {} if clocks is None else clocks.variables))
         servers, api_server = stack.enter_context(_servers(kind, directory))
-        options = _options(kind, disk) | _OPTIONS_OF[engine]
+        options = _options(kind, disk) | (_OPTIONS_BY_EPOCHS if engine == EPOCHS else _OPTIONS_IN_REAL_TIME)
         if isinstance(servers, KubernetesCluster):
             options |= {"kubernetes.cluster-id": "chaos", "kubernetes.namespace": servers.namespace}
         site = Site(kind, directory, options, _routes(kind, servers), servers, api_server, clocks, engine)

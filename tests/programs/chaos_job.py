@@ -87,7 +87,7 @@ class Windows(KeyedProcessFunction):
         self.sums.remove(timestamp)
 
 
-def keep_books(payments: Any, rules: Any, outputs: Path, *, is_real_time: bool = False) -> None:
+def keep_books(payments: Any, rules: Any, outputs: Path, *, is_real_time: bool = False, tasks: int = 2) -> None:
     """The job: from payments and rules to entries and windows.
 
     By epochs the payments of an account are sorted, and the entries have the timestamps. In real time, where nothing is
@@ -100,14 +100,14 @@ def keep_books(payments: Any, rules: Any, outputs: Path, *, is_real_time: bool =
         accounts = payments.assign_timestamps_and_watermarks(late).key_by("account")
     else:
         accounts = payments.key_by("account", order_by=["payment"])
-    entries = accounts.connect(rules.broadcast(RULES)).process(Ledger(), ENTRY).uid("ledger").set_parallelism(2)
+    entries = accounts.connect(rules.broadcast(RULES)).process(Ledger(), ENTRY).uid("ledger").set_parallelism(tasks)
     entries.sink_to(ParquetFileSink(str(outputs / "entries"))).uid("entries")
     timed = entries if is_real_time else entries.assign_timestamps_and_watermarks(late)
     windows = (
         timed.key_by(lambda entry: entry.payment % BUCKETS, key_type="bigint")
         .process(Windows(), WINDOW)
         .uid("windows")
-        .set_parallelism(2)
+        .set_parallelism(tasks)
     )
     windows.sink_to(ParquetFileSink(str(outputs / "windows"))).uid("shown")
 
@@ -127,6 +127,7 @@ def main() -> None:
     parser.add_argument("inputs", type=Path)
     parser.add_argument("outputs", type=Path)
     parser.add_argument("--master", help="by default one with two executors, and a slot more than a real-time job has")
+    parser.add_argument("--tasks", type=int, default=2, help="of each keyed operator")
     parser.add_argument("-D", dest="options", action="append", default=[])
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s", stream=sys.stderr)
@@ -149,7 +150,7 @@ def main() -> None:
         read_files(env, arguments.inputs, name, schema, is_real_time=is_real_time)
         for name, schema in (("payments", PAYMENT), ("rules", RULE))
     )
-    keep_books(payments, rules, arguments.outputs, is_real_time=is_real_time)
+    keep_books(payments, rules, arguments.outputs, is_real_time=is_real_time, tasks=arguments.tasks)
     env.execute(NAME)
 
 

@@ -92,10 +92,27 @@ print("FOUND", json.dumps([[row.key, row["count"]] for row in found]))
 """
 
 
-def run(place: Path, trigger: str, rows: int = 300, *, kill: bool = False, parallelism: int = 2) -> list[list[Any]]:
+def on_a_cluster(program: str) -> str:
+    """Return the program with a cluster of six slots, whose job is to have more of them."""
+    here = program.index('    "spark.master"')
+    cluster = '    "spark.master": "local-cluster[1,6,700]",\n    "spark.executor.memory": "700m",\n'
+    asked = """until(300)
+try:
+    client.rescale(8).result(60)
+except ConfigurationError as error:
+    (Path(place) / "refused").write_text(str(error))
+"""
+    program = program[:here] + cluster + program[program.index("\n", here) + 1 :]
+    imports = "from pathlib import Path\nfrom holdfast.errors import ConfigurationError\n"
+    return imports + program.replace("until(300)\n", asked)
+
+
+def run(
+    place: Path, trigger: str, rows: int = 300, *, kill: bool = False, parallelism: int = 2, program: str = PROGRAM
+) -> list[list[Any]]:
     """Run the job until so many rows more have come; return all rows."""
     script = place.parent / "job.py"
-    script.write_text(PROGRAM)
+    script.write_text(program)
     command = [sys.executable, str(script), str(place), trigger, str(rows), "kill" if kill else "", str(parallelism)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYSPARK_PYTHON": sys.executable}
     environment |= {"SPARK_LOCAL_IP": "127.0.0.1"}
@@ -113,3 +130,14 @@ def test_a_killed_worker_costs_nothing(tmp_path: Path, parallelism: int) -> None
     assert seen == sorted({*seen}), "an element was counted twice"
     for key, count in Counter(key for key, _ in seen).items():
         assert [n for other, n in seen if other == key] == list(range(1, count + 1)), "an element is missing"
+
+
+def test_a_rescale_beyond_the_slots_of_a_cluster_is_refused_and_the_job_goes_on(tmp_path: Path) -> None:
+    place = tmp_path / "checkpoints"
+    rows = run(place, "real-time", 500, program=on_a_cluster(PROGRAM))
+    seen = sorted(map(tuple, rows))
+    assert len(seen) >= 800
+    assert seen == sorted({*seen}), "an element was counted twice"
+    refused = (place / "refused").read_text()
+    assert "needs 10 slots at once" in refused
+    assert "local-cluster[1,6,700] has 6: give it more executors or cores" in refused

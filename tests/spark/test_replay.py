@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint, read_by_path
+from tests.spark.test_real_time_jobs import REAL_TIME
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
@@ -45,12 +49,51 @@ env.execute("words")
 """
 
 
+IN_REAL_TIME = """
+import time
+import pyarrow as pa
+import pyarrow.parquet as pq
+from holdfast.common import Duration, WatermarkStrategy
+from holdfast.datastream.connectors.file_system import FileSource
+from holdfast.datastream.formats.parquet import ParquetColumnarRowInputFormat
+
+env = StreamExecutionEnvironment.get_execution_environment(
+    {"execution.checkpointing.dir": str(root / "checkpoints"), "execution.trigger": "real-time",
+     "execution.checkpointing.interval": "200 ms", "execution.checkpointing.num-retained": 1000}, spark=spark)
+env.set_parallelism(1)
+files = FileSource.for_bulk_file_format(ParquetColumnarRowInputFormat("value string"), str(root / "in"))
+source = files.monitor_continuously(Duration.of_millis(50)).build()
+lines = env.from_source(source, WatermarkStrategy.no_watermarks(), "lines").uid("lines")
+counted = lines.key_by("value").process(Count(), "word string, n bigint, at bigint")
+counted.uid("count").for_each_epoch(
+    lambda frame, epoch: (root / "written").open("a").write("x" * frame.count())
+).uid("out")
+client = env.execute_async("words")
+expected = 0
+for number, words in enumerate((["kelp", "rock"], ["kelp"], ["kelp", "sand"])):
+    pq.write_table(pa.table({"value": words}), root / "new")
+    (root / "new").rename(root / "in" / f"{number}.parquet")
+    expected += len(words)
+    while not (root / "written").exists() or len((root / "written").read_text()) < expected:
+        time.sleep(0.05)
+    client.trigger_checkpoint().result(60)
+client.stop()
+client.await_termination()
+"""
+
+
 def holdfast(*arguments: str, typed: str = "") -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     command = [sys.executable, "-c", "from holdfast.cli import main; main()", *arguments]
     return subprocess.run(
         command, input=typed, capture_output=True, text=True, env=environment, timeout=280, check=False
     )
+
+
+def newest_offset(checkpoint: CompletedCheckpoint) -> str:
+    streaming = checkpoint.metadata.source_positions["streaming"]
+    offset: str = streaming["offsets"][str(streaming["batch_id"])]
+    return offset
 
 
 def tree(root: Path) -> dict[str, Any]:
@@ -76,8 +119,6 @@ def test_an_old_epoch_is_replayed_and_nothing_is_written(tmp_path: Path) -> None
     assert again.returncode == 0, again.stderr
     [emitted, *told] = again.stdout.splitlines()
     assert "[kelp,2," in emitted
-    from holdfast.checkpoint.completed_checkpoint import read_by_path
-
     assert str(read_by_path(str(second)).metadata.processing_time) in emitted
     assert any("count" in line and "changed" in line and line.rstrip().endswith("2") for line in told)
     assert any("timer of processing time" in line and "added" in line for line in told)
@@ -91,3 +132,25 @@ def test_an_old_epoch_is_replayed_and_nothing_is_written(tmp_path: Path) -> None
     assert debugged.returncode == 0, debugged.stderr
     assert "(Pdb) 2" in debugged.stdout
     assert "77" in debugged.stdout.splitlines()[-1]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(not REAL_TIME, reason="Spark before 4.3 has no pipelined shuffle")
+def test_what_a_real_time_job_read_between_two_checkpoints_is_replayed_as_an_epoch(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    script = tmp_path / "job.py"
+    script.write_text(PROGRAM.partition("env = ")[0] + IN_REAL_TIME)
+    ran = holdfast("run", str(script), "--", str(tmp_path))
+    assert ran.returncode == 0, ran.stderr
+    [job] = (tmp_path / "checkpoints").iterdir()
+    checkpoints = [read_by_path(str(path)) for path in job.glob("chk-*")]
+    checkpoints.sort(key=lambda one: one.checkpoint_id)
+    *_, second, third = [pair for pair in pairwise(checkpoints) if newest_offset(pair[0]) != newest_offset(pair[1])]
+    before = tree(tmp_path)
+    for (start, end), words in ((second, ["kelp,2"]), (third, ["kelp,3", "sand,1"])):
+        again = holdfast("replay", start.path, str(script), "--", str(tmp_path))
+        assert again.returncode == 0, again.stderr
+        at = end.metadata.processing_time
+        emitted = sorted(line.partition("> ")[2] for line in again.stdout.splitlines())
+        assert emitted == [f"+I[{word},{at}]" for word in words]
+    assert tree(tmp_path) == before

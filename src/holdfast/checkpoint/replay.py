@@ -97,7 +97,7 @@ def prepare_replay(checkpoint: CompletedCheckpoint) -> Replay:
 
 
 def _following(checkpoint: CompletedCheckpoint) -> CompletedCheckpoint | None:
-    """Return the checkpoint of the next epoch of the same incarnation; None if it does not exist any more."""
+    """Return the checkpoint with what was read next in the same incarnation; None if it does not exist any more."""
     if checkpoint.metadata.is_savepoint:
         return None
     directory = parent(checkpoint.path)
@@ -110,9 +110,18 @@ def _following(checkpoint: CompletedCheckpoint) -> CompletedCheckpoint | None:
         except HoldfastError:
             continue  # it was aborted, or is about to be deleted
         same = found.metadata.incarnation == checkpoint.metadata.incarnation
-        if same and not found.metadata.is_savepoint and found.metadata.epoch == checkpoint.metadata.epoch + 1:
-            return found
+        if same and not found.metadata.is_savepoint:
+            return found if _follows(checkpoint.metadata, found.metadata) else None
     return None
+
+
+def _follows(before: CheckpointMetadata, after: CheckpointMetadata) -> bool:
+    """Return whether a checkpoint is that of the next epoch, or of the next batch.
+
+    Epochs of a real-time job that were abandoned have numbers, and no batches.
+    """
+    batch, next_batch = _batch(before.source_positions), _batch(after.source_positions)
+    return after.epoch == before.epoch + 1 or (batch is not None and next_batch == batch + 1)
 
 
 def _batch(positions: Any) -> int | None:

@@ -21,6 +21,7 @@ from holdfast.datastream.environment.launch import Program, program_overrides
 from holdfast.datastream.sinks.driver_sinks import PrintSink
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.debugger import DebuggerServer
+from holdfast.runtime.graph.source_positions import stored_splits
 from holdfast.runtime.graph.stream_graph import SinkNode
 from holdfast.runtime.job.engine import Job
 from holdfast.runtime.job.progress import EpochProgress
@@ -73,6 +74,9 @@ def replay(
     Otherwise it has the rows that the sources have now, and a later processing time. Event time continues from the
     watermarks of the checkpoint.
 
+    Of a real-time job, the rows between two checkpoints run as one epoch. Results that depend on timing, such as early
+    triggers and timers of processing time, can differ.
+
     SCRIPT may be a changed program with the same uids, for example to test a repair.
 
     With --pdb a breakpoint() of the program, or an exception of a function, stops in pdb in this terminal. This needs a
@@ -86,6 +90,7 @@ def replay(
                 f"{checkpoint.path!r} is in an object store, and replay needs a local directory: copy it "
                 "with SavepointWriter.from_existing_savepoint(None, path).write(directory), and replay the copy."
             )
+        _refuse_real_time_positions(checkpoint)
         replay_input = prepare_replay(checkpoint)
         start = scratch / "start"
         start.mkdir()
@@ -101,6 +106,18 @@ def replay(
             after = _run(plan_program(script), replay_input, epochs)
         if key is not None:
             show_state_of_key(SavepointReader(None, checkpoint), SavepointReader(None, after), key)
+
+
+def _refuse_real_time_positions(checkpoint: CompletedCheckpoint) -> None:
+    positions = checkpoint.metadata.source_positions
+    inputs = sorted({leaf.uid for split in stored_splits(positions) for leaf in split.leaves})
+    if inputs:
+        raise ConfigurationError(
+            f"A replay runs epochs, and only a real-time job can continue {', '.join(map(repr, inputs))} from "
+            f"{checkpoint.path!r}: these inputs are sources of your own, or were read in part. To run the job from "
+            "there beside the other one, use holdfast run -s with another execution.checkpointing.dir, and sinks that "
+            "may get its output."
+        )
 
 
 @contextmanager

@@ -628,7 +628,7 @@ _FLINK_ALTERNATIVES: Final = (
     ("io.tmp.dirs", "set spark.local.dir."),
     ("akka.", "processes communicate by Spark; set spark.rpc.* and spark.network.timeout."),
     ("pekko.", "processes communicate by Spark; set spark.rpc.* and spark.network.timeout."),
-    ("heartbeat.", "executors are watched by Spark; set spark.executor.heartbeatInterval."),
+    ("heartbeat.", "executors are watched by Spark; set spark.executor.heartbeatInterval. See heartbeat.timeout."),
     ("slot", "there are no slots; set spark.executor.cores and spark.task.cpus."),
     ("cluster.", "the cluster is Spark's; set spark.master, and jobs are known by pipeline.job-id."),
     ("scheduler-mode", "tasks are scheduled by Spark; JobClient.rescale() changes the parallelism of a job that runs."),

@@ -160,6 +160,7 @@ def _of_real_time(master: JobMaster, labels: Mapping[str, str]) -> Iterator[Samp
             yield metric.BUSY_TIME.sample(subtask.time.busy, own)
             yield metric.BACK_PRESSURED_TIME.sample(subtask.time.back_pressured, own)
             yield metric.IDLE_TIME.sample(subtask.time.idle, own)
+            yield metric.MESSAGES_OUT.sample(subtask.messages_out, own)
             yield metric.RATE_IN.sample(subtask.rates.records_in, own)
             yield metric.RATE_OUT.sample(subtask.rates.records_out, own)
             if subtask.rates.watermark is not None:

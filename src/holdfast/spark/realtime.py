@@ -351,12 +351,13 @@ class _Arriving:
             pass
 
 
-def check_real_time(session: SparkSession, workers: Sequence[int]) -> None:
+def check_real_time(session: SparkSession, workers: Sequence[int], *, is_running: bool = False) -> None:
     """Check that real-time jobs can run on a session; log a warning, once a context, if they will be slow.
 
     Args:
         session: The session.
         workers: Number of workers of each stage, or of several stages that share theirs. Each needs a slot.
+        is_running: Whether the job runs on the session. Before it does, executors of a cluster may still be starting.
 
     Raises:
         ConfigurationError: They cannot run on it.
@@ -377,10 +378,11 @@ def check_real_time(session: SparkSession, workers: Sequence[int]) -> None:
         remedy = "set it to false, and spark.executor.instances to what the job needs"
         raise _refused("spark.dynamicAllocation.enabled=true", remedy)
     needed, slots = sum(workers), slots_of(session)
-    if scala.isLocal() and needed > slots:
+    if needed > slots and (scala.isLocal() or is_running):
+        more = f"use spark.master=local[{needed}]" if scala.isLocal() else "give it more executors or cores"
         raise ConfigurationError(
             f"The job needs {needed} slots at once, one for each task of its stages, and spark.master={context.master} "
-            f"has {slots}: use spark.master=local[{needed}], or lower 'parallelism.default'."
+            f"has {slots}: {more}, or lower 'parallelism.default'."
         )
     _warn_if_slow(context.applicationId, {key: conf.get(key) for key in REAL_TIME_SETTINGS})
 

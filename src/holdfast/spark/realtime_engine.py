@@ -45,8 +45,8 @@ class SparkRealTimeEngine(RealTimeEngine):
         self._broadcast: Any = None
         self._listeners = SourceListeners()
 
-    def check(self, plan: JobPlan, workers: Sequence[int]) -> None:
-        check_real_time(self._session, workers)
+    def check(self, plan: JobPlan, workers: Sequence[int], *, is_running: bool) -> None:
+        check_real_time(self._session, workers, is_running=is_running)
 
     def frame_bytes(self) -> int:
         return frame_bytes(self._session)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint, read_by_path
 from holdfast.checkpoint.metadata import encode
 from holdfast.checkpoint.replay import AGAIN, RecordedClock, prepare_replay
 from holdfast.common import Duration, WatermarkStrategy
@@ -18,6 +22,7 @@ from tests.stories import journal, tidiness
 from tests.stories.journal import Journal
 from tests.stories.local import Program, epochs, run
 
+RETAINED = "execution.checkpointing.num-retained"
 WORDS = [["kelp", "rock"], ["kelp", "ü"], ["kelp"]]
 
 
@@ -123,6 +128,24 @@ def test_an_epoch_after_the_newest_checkpoint_cannot_be_replayed(place: Path) ->
     [output] = [operator for operator in newest.metadata.operators if operator.uid == "out"]
     assert output.committables["out"]
     assert all(not operator.committables for operator in again.metadata.operators)
+
+
+@pytest.mark.parametrize(("epoch", "batch", "is_next"), [(2, 2, True), (4, 2, True), (4, 3, False), (4, None, False)])
+def test_abandoned_epochs_of_a_real_time_job_do_not_hide_its_next_batch(
+    place: Path, epoch: int, batch: int | None, is_next: bool
+) -> None:
+    run(program(place / "out"), place / "job", epochs("in", WORDS), {RETAINED: 10}, clock=Striding(0))
+    first, second, *_ = tidiness.retained(tidiness.job_directory(place / "job"))
+
+    def at(checkpoint: CompletedCheckpoint, epoch: int, batch: int | None) -> CompletedCheckpoint:
+        streaming = {"batch_id": batch, "offsets": {str(batch): f"v1\n{{}}\n{batch}"}, "sources": {}}
+        positions = {} if batch is None else {"streaming": streaming}
+        changed = replace(checkpoint.metadata, epoch=epoch, source_positions=positions)
+        (Path(checkpoint.path) / "_metadata").write_bytes(encode(changed))
+        return read_by_path(checkpoint.path)
+
+    first, second = at(first, 1, 1), at(second, epoch, batch)
+    assert prepare_replay(first).recorded == (second.metadata.processing_time if is_next else None)
 
 
 def test_a_batch_that_is_to_run_again_stays_so_for_other_sources() -> None:

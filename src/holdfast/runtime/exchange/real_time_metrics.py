@@ -75,11 +75,13 @@ class RealTimeMetrics:
         time: Its busy, back-pressured and idle time.
         operators: Its operators, and the sources that it reads, by uid.
         latencies: Latency of markers, by uid of their source.
+        messages_out: Messages sent to the next stage, a second.
     """
 
     time: TaskTime
     operators: Mapping[str, OperatorRates] = field(default_factory=dict)
     latencies: Mapping[str, Latency] = field(default_factory=dict)
+    messages_out: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         time = self.time
@@ -90,6 +92,7 @@ class RealTimeMetrics:
                 for uid, one in self.operators.items()
             },
             "latencies": {uid: [one.count, list(one.quantiles)] for uid, one in self.latencies.items()},
+            "messages_out": self.messages_out,
         }
 
     @classmethod
@@ -103,6 +106,7 @@ class RealTimeMetrics:
             TaskTime(*map(int, value["time"])),
             {uid: OperatorRates(*numbers) for uid, numbers in value["operators"].items()},
             {uid: Latency(int(count), tuple(map(float, ms))) for uid, (count, ms) in value["latencies"].items()},
+            float(value["messages_out"]),
         )
 
 
@@ -118,11 +122,13 @@ class SubtaskMetrics:
         subtask: Its index.
         time: The times of its task.
         rates: Its rates.
+        messages_out: Messages that its task sends, a second.
     """
 
     subtask: int
     time: TaskTime
     rates: OperatorRates
+    messages_out: float
 
 
 def by_operator(tasks: RealTimeMetricsByTask) -> dict[str, list[SubtaskMetrics]]:
@@ -130,7 +136,7 @@ def by_operator(tasks: RealTimeMetricsByTask) -> dict[str, list[SubtaskMetrics]]
     found: dict[str, list[SubtaskMetrics]] = {}
     for (_, partition), task in sorted(tasks.items()):
         for uid, rates in task.operators.items():
-            found.setdefault(uid, []).append(SubtaskMetrics(partition, task.time, rates))
+            found.setdefault(uid, []).append(SubtaskMetrics(partition, task.time, rates, task.messages_out))
     return found
 
 

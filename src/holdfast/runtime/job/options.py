@@ -390,6 +390,21 @@ OTLP_INTERVAL: Final = ConfigOption(
     "metrics.reporter.otel.interval", DurationType, 10_000, "Interval between two reports to that collector."
 )
 
+HEARTBEAT_INTERVAL: Final = ConfigOption(
+    "heartbeat.interval",
+    DurationType,
+    10_000,
+    "Interval at which the driver of a real-time job and its tasks tell each other that they run.",
+)
+
+HEARTBEAT_TIMEOUT: Final = ConfigOption(
+    "heartbeat.timeout",
+    DurationType,
+    50_000,
+    "Time after which the driver of a real-time job restarts it if a task was silent, and a task ends if the driver "
+    "was; more than the interval.",
+)
+
 LATENCY_INTERVAL: Final = ConfigOption(
     "metrics.latency.interval",
     DurationType,

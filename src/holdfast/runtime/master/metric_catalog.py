@@ -288,6 +288,11 @@ BACK_PRESSURED_TIME: Final = MetricEntry(
 IDLE_TIME: Final = MetricEntry(
     f"{_FLINK_TASK}idleTimeMsPerSecond", "Real time: milliseconds a second in which the task waits for input.", SUBTASK
 )
+MESSAGES_OUT: Final = MetricEntry(
+    f"{_FLINK_TASK}numBuffersOutPerSecond",
+    "Real time: messages that the task of the subtask sends to the next stage a second, with barriers and watermarks.",
+    SUBTASK,
+)
 RATE_IN: Final = MetricEntry(
     f"{FLINK_OPERATOR}numRecordsInPerSecond", "Real time: elements that the subtask reads a second.", SUBTASK
 )

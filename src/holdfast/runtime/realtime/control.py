@@ -24,6 +24,9 @@ then on a task sends JSON, and the driver sends pickles::
     driver  limits {limits}                  to tasks without producers: the largest watermark with which an aligned
                                              source is read, by clock
     task    metrics {metrics}                each second, as `RealTimeMetrics`
+    both    alive                            at the interval of heartbeats
+
+An end that hears nothing for the timeout of heartbeats takes the connection for lost, as if it had been closed.
 """
 
 from __future__ import annotations
@@ -32,7 +35,9 @@ import json
 import os
 import pickle
 import secrets
+import select
 import socket
+import struct
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -41,16 +46,18 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
 from typing import Any, Final
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.secret import get_logger
 from holdfast.runtime.job.engine import EngineUnavailableError
+from holdfast.runtime.job.options import HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT
 
 logger = get_logger(__name__)
 
 TaskKey = tuple[int, int]
 """Stage and partition."""
 Message = Mapping[str, Any]
-_CONNECT_SECONDS: Final = 10.0
+_ALIVE: Final = "alive"
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,34 @@ class ControlAddress:
 
     host: str
     port: int
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """How the two ends of a control connection notice that the other one, or the network, is gone without a word.
+
+    Attributes:
+        interval: Seconds between two messages of each end.
+        timeout: Seconds of silence after which the connection is lost.
+    """
+
+    interval: float
+    timeout: float
+
+    @classmethod
+    def from_options(cls, configuration: Configuration) -> Heartbeat:
+        """Return what the options of a job say.
+
+        Raises:
+            ConfigurationError: The interval is 0, or not shorter than the timeout.
+        """
+        interval, timeout = configuration.get(HEARTBEAT_INTERVAL), configuration.get(HEARTBEAT_TIMEOUT)
+        if not 0 < interval < timeout:
+            raise ConfigurationError(
+                f"{HEARTBEAT_INTERVAL.key} is {interval} ms and {HEARTBEAT_TIMEOUT.key} is {timeout} ms: the interval "
+                "must be more than 0 and less than the timeout."
+            )
+        return cls(interval / 1000, timeout / 1000)
 
 
 class ControlServer:
@@ -72,7 +107,8 @@ class ControlServer:
         attempt: The attempt of the job; tasks of another one are refused.
         on_message: Called with each message of a task but its greeting.
         on_connected: Called with each task that has connected, and the id of its execution.
-        on_lost: Called with each task whose connection has ended.
+        on_lost: Called with each task whose connection has ended, or that was silent.
+        heartbeat: Of the connections.
     """
 
     def __init__(
@@ -83,16 +119,18 @@ class ControlServer:
         on_message: Callable[[ControlServer, TaskKey, Message], None],
         on_connected: Callable[[ControlServer, TaskKey, str], None],
         on_lost: Callable[[ControlServer, TaskKey], None],
+        heartbeat: Heartbeat,
     ) -> None:
-        self._attempt = attempt
+        self._attempt, self._heartbeat = attempt, heartbeat
         self._on_message, self._on_connected, self._on_lost = on_message, on_connected, on_lost
         self._lock = threading.Lock()
         self._connections: dict[TaskKey, _Sender] = {}
-        self._is_closed = False
+        self._closed = threading.Event()
         self._socket = socket.create_server((bind_host, 0), backlog=128)
         self.address = ControlAddress(host, self._socket.getsockname()[1])
         self.secret = secrets.token_bytes(32)
         threading.Thread(target=self._listen, name="holdfast-control", daemon=True).start()
+        threading.Thread(target=self._beat, name="holdfast-control-heartbeat", daemon=True).start()
 
     def send(self, task: TaskKey, kind: str, **values: Any) -> None:
         """Send a message to a task; one that is lost is reported by `on_lost`."""
@@ -105,7 +143,7 @@ class ControlServer:
     def close(self) -> None:
         """End all connections. Never raises."""
         with self._lock:
-            self._is_closed = True
+            self._closed.set()
             senders, self._connections = list(self._connections.values()), {}
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -113,8 +151,16 @@ class ControlServer:
         for sender in senders:
             sender.close()
 
+    def _beat(self) -> None:
+        content = pickle.dumps({"kind": _ALIVE}, pickle.HIGHEST_PROTOCOL)
+        while not self._closed.wait(self._heartbeat.interval):
+            with self._lock:
+                senders = list(self._connections.values())
+            for sender in senders:
+                sender.send_if_free(content)
+
     def _listen(self) -> None:
-        while not self._is_closed:
+        while not self._closed.is_set():
             try:
                 accepted, _ = self._socket.accept()
             except OSError:
@@ -125,6 +171,7 @@ class ControlServer:
     def _serve(self, accepted: socket.socket) -> None:
         _without_delay(accepted)
         accepted.settimeout(None)
+        _limit_silence(accepted, self._heartbeat)
         connection = Connection(accepted.detach())
         try:
             deliver_challenge(connection, self.secret)
@@ -139,7 +186,7 @@ class ControlServer:
             connection.close()
             return
         with self._lock:
-            if self._is_closed:
+            if self._closed.is_set():
                 connection.close()
                 return
             before = self._connections.pop(task, None)
@@ -149,7 +196,11 @@ class ControlServer:
         try:
             self._on_connected(self, task, execution)
             while True:
-                self._on_message(self, task, json.loads(connection.recv_bytes()))
+                message = json.loads(connection.recv_bytes())
+                if message.get("kind") != _ALIVE:
+                    self._on_message(self, task, message)
+        except BlockingIOError:
+            logger.warning("task %s of a real-time job was silent for %s s", task, self._heartbeat.timeout)
         except (OSError, EOFError, ValueError) as error:
             logger.debug("the control connection of task %s ended: %s", task, error)
         finally:
@@ -169,7 +220,9 @@ class DriverConnection:
         address: The driver.
         secret: What both ends know.
         hello: The greeting: stage, partition, attempt and execution.
-        on_message: Called with each message of the driver, by a thread; with None when the connection has ended.
+        on_message: Called with each message of the driver, by a thread; with None when the connection has ended, or
+            the driver was silent.
+        heartbeat: Of the connection.
 
     Raises:
         EngineUnavailableError: The driver cannot be reached.
@@ -181,11 +234,14 @@ class DriverConnection:
         secret: bytes,
         hello: Message,
         on_message: Callable[[dict[str, Any] | None], None],
+        heartbeat: Heartbeat,
     ) -> None:
+        self._heartbeat = heartbeat
         try:
             connection = Client((address.host, address.port), "AF_INET")
             duplicate = socket.socket(fileno=os.dup(connection.fileno()))
             _without_delay(duplicate)
+            _limit_silence(duplicate, heartbeat)
             duplicate.close()
             answer_challenge(connection, secret)
             deliver_challenge(connection, secret)
@@ -199,7 +255,9 @@ class DriverConnection:
         self._sender = _Sender(connection)
         self._on_message = on_message
         self._sender.send(json.dumps(dict(hello)).encode())
+        self._closed = threading.Event()
         threading.Thread(target=self._receive, name="holdfast-driver", daemon=True).start()
+        threading.Thread(target=self._beat, name="holdfast-heartbeat", daemon=True).start()
 
     def send(self, kind: str, **values: Any) -> None:
         """Send a message to the driver. Blocks while the driver does not read.
@@ -213,16 +271,24 @@ class DriverConnection:
             raise lost_driver_error() from error
 
     def close(self) -> None:
+        self._closed.set()
         self._sender.close()
+
+    def _beat(self) -> None:
+        content = json.dumps({"kind": _ALIVE}).encode()
+        while not self._closed.wait(self._heartbeat.interval):
+            self._sender.send_if_free(content)
 
     def _receive(self) -> None:
         while True:
             try:
                 message = pickle.loads(self._connection.recv_bytes())  # noqa: S301 - the driver knows the job's secret
             except (OSError, EOFError):
+                self.close()  # the thread of the task may be sending
                 self._on_message(None)
                 return
-            self._on_message(message)
+            if message["kind"] != _ALIVE:
+                self._on_message(message)
 
 
 class _Sender:
@@ -231,10 +297,22 @@ class _Sender:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._lock = threading.Lock()
+        self._is_free = select.poll()
+        self._is_free.register(connection, select.POLLOUT)
 
     def send(self, content: bytes) -> None:
         with self._lock:
             self._connection.send_bytes(content)
+
+    def send_if_free(self, content: bytes) -> None:
+        """Send a few bytes, unless something else is being sent, or the other end does not read. Does not block."""
+        if self._lock.acquire(blocking=False):
+            try:
+                with suppress(OSError):  # it is closed
+                    if self._is_free.poll(0):
+                        self._connection.send_bytes(content)
+            finally:
+                self._lock.release()
 
     def close(self) -> None:
         # A thread may be reading: it returns only if the socket is shut down.
@@ -248,6 +326,13 @@ class _Sender:
 def lost_driver_error() -> HoldfastError:
     """Return the error of a task that has lost its driver."""
     return EngineUnavailableError("A task of a real-time job has lost its connection to the driver.")
+
+
+def _limit_silence(connection: socket.socket, heartbeat: Heartbeat) -> None:
+    """Let reads fail with `BlockingIOError` after the timeout."""
+    seconds, fraction = divmod(heartbeat.timeout, 1)
+    limit = struct.pack("@ll", int(seconds), int(fraction * 1e6))
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
 
 
 def _without_delay(connection: socket.socket) -> None:

@@ -39,7 +39,7 @@ from holdfast.runtime.job.engine import (
 )
 from holdfast.runtime.job.options import LATENCY_HISTORY
 from holdfast.runtime.job.position_files import JobPositionFiles
-from holdfast.runtime.realtime.control import ControlServer, Message, TaskKey
+from holdfast.runtime.realtime.control import ControlServer, Heartbeat, Message, TaskKey
 from holdfast.runtime.realtime.message import FRAME_BYTES
 from holdfast.runtime.realtime.source_coordinator import Assignments, SourceCoordinator, refuse_unsupported_inputs
 from holdfast.runtime.realtime.task import RealTimeStage
@@ -137,6 +137,7 @@ class RealTimeEngine(Engine):
         self._max_concurrent = 1 if options.min_pause else options.max_concurrent  # as in Flink
         self._alignment_limit = configuration.get(ALIGNMENT_LIMIT)
         self._is_aligned = options.mode is CheckpointingMode.EXACTLY_ONCE
+        self._heartbeat = Heartbeat.from_options(configuration)
         self._changed = threading.Condition()
         self._group: TaskGroup | None = None
         self._server: ControlServer | None = None
@@ -177,8 +178,13 @@ class RealTimeEngine(Engine):
         """Return the most bytes of a message between tasks."""
         return FRAME_BYTES
 
-    def check(self, plan: JobPlan, workers: Sequence[int]) -> None:
+    def check(self, plan: JobPlan, workers: Sequence[int], *, is_running: bool) -> None:
         """Check that the workers of a plan can run here: so many for each group of stages.
+
+        Args:
+            plan: The plan.
+            workers: Number of workers of each group of stages.
+            is_running: Whether the job runs here, with another plan.
 
         Raises:
             ConfigurationError: They cannot.
@@ -209,7 +215,8 @@ class RealTimeEngine(Engine):
 
     def check_plan(self, plan: JobPlan) -> None:
         counts = [tasks for _, tasks in self._stages(plan)]
-        self.check(plan, [counts[group[0]] for group in _sharing_workers(counts)])
+        workers = [counts[group[0]] for group in _sharing_workers(counts)]
+        self.check(plan, workers, is_running=self._group is not None)
 
     def update_plan(self, job: JobDescriptor) -> None:
         self._end_tasks()
@@ -319,7 +326,9 @@ class RealTimeEngine(Engine):
     def _launch(self, epoch: EpochDescriptor) -> None:
         assert self._sources is not None
         attempt = int(new_nonce(), 16) % 2**63
-        server = ControlServer(*self.control_hosts(), attempt, self._on_message, self._on_connected, self._on_lost)
+        server = ControlServer(
+            *self.control_hosts(), attempt, self._on_message, self._on_connected, self._on_lost, self._heartbeat
+        )
         with self._changed:
             self._server = server
             self._connected, self._lost = {}, set()
@@ -565,7 +574,7 @@ class RealTimeEngine(Engine):
         self._group = self._server = None
         server.close()  # tasks end without it
         group.cancel()
-        raise group.failure or EngineUnavailableError(f"The tasks {sorted(self._lost)} of the job have ended.")
+        raise group.failure or EngineUnavailableError(f"The connections to the tasks {sorted(self._lost)} were lost.")
 
     def _wake_driver(self) -> None:
         if self._driver is not None:

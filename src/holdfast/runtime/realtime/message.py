@@ -158,6 +158,11 @@ class FrameWriter:
         return max((sent - granted for sent, granted in zip(self._sequences, self._grants, strict=True)), default=0)
 
     @property
+    def sent(self) -> int:
+        """Number of frames that were added since the task began."""
+        return sum(self._sequences)
+
+    @property
     def is_empty(self) -> bool:
         """Whether there is no frame to send."""
         return not self._heads

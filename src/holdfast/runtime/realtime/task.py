@@ -29,7 +29,7 @@ from holdfast.runtime.exchange.task_report import BarrierTimes, TaskReport
 from holdfast.runtime.function.source import SourceReader, SourceSplit
 from holdfast.runtime.graph.event_time import EventTime, Observed, WatermarkClock
 from holdfast.runtime.job.options import LATENCY_HISTORY, LATENCY_INTERVAL
-from holdfast.runtime.realtime.control import ControlAddress, DriverConnection, lost_driver_error
+from holdfast.runtime.realtime.control import ControlAddress, DriverConnection, Heartbeat, lost_driver_error
 from holdfast.runtime.realtime.flush_interval import FlushInterval
 from holdfast.runtime.realtime.message import (
     FIRST_CREDIT,
@@ -362,8 +362,9 @@ class RealTimeTask:
             "attempt": self._stage.attempt,
             "execution": self._identity.attempt,
         }
+        heartbeat = Heartbeat.from_options(self._job.configuration)
         self._driver = DriverConnection(
-            self._stage.address, self._job.descriptor.control_secret, hello, self._inbox.put
+            self._stage.address, self._job.descriptor.control_secret, hello, self._inbox.put, heartbeat
         )
         threading.Thread(target=self._acknowledge_snapshots, name="holdfast-snapshots", daemon=True).start()
         if self._before is not None:
@@ -714,7 +715,8 @@ class RealTimeTask:
     def _send_metrics(self) -> None:
         if self._meter.is_due:
             pending = {} if self._gate is not None else {uid: self._readers.pending(uid) for uid in self._sources}
-            self._driver.send("metrics", metrics=self._meter.report(self._watermarks, pending).to_json())
+            metrics = self._meter.report(self._watermarks, pending, self._frames.sent)
+            self._driver.send("metrics", metrics=metrics.to_json())
 
     def _collect(self) -> None:
         now = time.monotonic()

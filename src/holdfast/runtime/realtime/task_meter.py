@@ -35,6 +35,7 @@ class TaskMeter:
         self._recent = recent
         self._since = clock()
         self._idle = self._back_pressured = 0.0
+        self._sent = 0
         self._executors: dict[str, StepExecutor] = {}
         self._in: Counter[str] = Counter()
         self._out: Counter[str] = Counter()
@@ -82,12 +83,13 @@ class TaskMeter:
         """Whether the last report is a second old."""
         return self._clock() - self._since >= INTERVAL_SECONDS
 
-    def report(self, watermarks: Mapping[str, int], pending: Mapping[str, int | None]) -> RealTimeMetrics:
+    def report(self, watermarks: Mapping[str, int], pending: Mapping[str, int | None], sent: int) -> RealTimeMetrics:
         """Return the metrics since the last report.
 
         Args:
             watermarks: Watermark of the input of each step, by uid.
             pending: The sources that the task reads, by uid, and their unread records; None for one that counts none.
+            sent: Number of messages that the task has sent since it began.
         """
         now = self._clock()
         seconds = now - self._since
@@ -109,7 +111,9 @@ class TaskMeter:
             task_time(seconds, self._idle, self._back_pressured),
             operators,
             {uid: Latency.of(count, recent) for uid, (count, recent) in self._latencies.items()},
+            round((sent - self._sent) / seconds, 1),
         )
+        self._sent = sent
         self._since, self._idle, self._back_pressured = now, 0.0, 0.0
         return metrics
 

@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from holdfast.datastream import ParquetFileSink
-from holdfast.errors import FencedError, HoldfastError
+from holdfast.errors import ConfigurationError, FencedError, HoldfastError
 from holdfast.runtime.exchange.stage_message import EpochDescriptor, JobDescriptor
 from holdfast.runtime.job.control import JobStatus
 from holdfast.runtime.job.engine import EngineUnavailableError, EpochInput, StagedInput
 from holdfast.runtime.master.job_client import JobClient
 from holdfast.runtime.master.job_master import JobMaster
-from holdfast.runtime.realtime.control import ControlAddress, ControlServer, DriverConnection
+from holdfast.runtime.realtime.control import ControlAddress, ControlServer, DriverConnection, Heartbeat
 from holdfast.runtime.realtime.engine import TaskGroup
 from holdfast.runtime.realtime.task import RealTimeStage
 from holdfast.testing.epoch_runner import run_job
@@ -32,14 +32,22 @@ from tests.unit.runtime.realtime.test_real_time_jobs import KEYS, Count, numbers
 
 ROWS = 600
 OPTIONS = {**RESTARTING, "execution.checkpointing.interval": "20 ms"}
+BEATING = {**OPTIONS, "heartbeat.interval": "100 ms", "heartbeat.timeout": "1500 ms"}
+HEARTBEAT = Heartbeat(10, 50)
+WRITERS: list[int] = []
+
+
+def write(row: Any) -> None:
+    WRITERS.append(threading.get_native_id())
 
 
 class Wire:
-    """A TCP proxy between tasks and the driver, which can be cut or held."""
+    """A TCP proxy between tasks and the driver, which can be cut, held, or lose everything without a word."""
 
     def __init__(self, target: ControlAddress) -> None:
         self._target = target
         self._open: list[socket.socket] = []
+        self._is_silent = False
         self._flows = threading.Event()
         self._flows.set()
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -62,6 +70,10 @@ class Wire:
         time.sleep(seconds)
         self._flows.set()
 
+    def fall_silent(self) -> None:
+        """Let nothing arrive any more: the ends see open connections."""
+        self._is_silent = True
+
     def close(self) -> None:
         self._listener.close()
 
@@ -78,7 +90,8 @@ class Wire:
         with suppress(OSError):
             while data := one.recv(1 << 16):
                 self._flows.wait()
-                other.sendall(data)
+                if not self._is_silent:
+                    other.sendall(data)
         with suppress(OSError):
             other.shutdown(socket.SHUT_RDWR)
 
@@ -86,8 +99,8 @@ class Wire:
 class WiredEngine(LocalRealTimeEngine):
     """Its tasks reach the driver through a wire; the driver sleeps at an epoch until it is woken."""
 
-    def __init__(self, sleeps_at: int | None = None) -> None:
-        super().__init__(OPTIONS, source_tasks=2)
+    def __init__(self, sleeps_at: int | None = None, options: Mapping[str, str] = OPTIONS) -> None:
+        super().__init__(options, source_tasks=2)
         self.wires: list[Wire] = []
         self.awake, self.asleep = threading.Event(), threading.Event()
         self._sleeps_at = sleeps_at
@@ -108,13 +121,13 @@ class WiredEngine(LocalRealTimeEngine):
         return reports
 
 
-def start(place: Path, engine: LocalRealTimeEngine) -> JobMaster:
+def start(place: Path, engine: LocalRealTimeEngine, options: Mapping[str, str] = OPTIONS) -> JobMaster:
     """The numbers of a second or so, counted by key into files."""
     program = RealTimeProgram()
     pairs = numbers(program, 800).filter(lambda row: row.n < ROWS).uid("first")
     counts = pairs.key_by("key").process(Count(), "key bigint, count bigint").uid("count")
     counts.sink_to(ParquetFileSink(place / "out")).uid("out")
-    return run_job(program.get_stream_graph(), place / "job", engine, OPTIONS)
+    return run_job(program.get_stream_graph(), place / "job", engine, options)
 
 
 def finish(place: Path, client: JobClient) -> None:
@@ -151,6 +164,52 @@ def test_messages_that_come_late_lose_nothing_and_end_nothing(tmp_path: Path) ->
         time.sleep(0.05)
     finish(tmp_path, client)
     assert len(engine.wires) == 1, "no task was started again"
+
+
+def test_a_network_that_falls_silent_ends_the_tasks_and_each_element_is_counted_once(tmp_path: Path) -> None:
+    engine = WiredEngine(options=BEATING)
+    client = JobClient(start(tmp_path, engine, BEATING))
+    for launch in (1, 2):
+        until(lambda launch=launch: len(engine.wires) >= launch and len(ledger.read(tmp_path / "out")) > 100 * launch)
+        engine.wires[-1].fall_silent()
+    until(lambda: len(engine.wires) >= 3)
+    finish(tmp_path, client)
+
+
+def test_connections_that_are_quiet_for_longer_than_the_timeout_are_not_lost(tmp_path: Path) -> None:
+    options = {**BEATING, "execution.checkpointing.interval": "1 h"}
+    engine = WiredEngine(options=options)
+    program = RealTimeProgram()
+    numbers(program, 1).for_each(lambda _: None).uid("out")
+    client = JobClient(run_job(program.get_stream_graph(), tmp_path / "job", engine, options))
+    until(lambda: bool(engine.wires))
+    time.sleep(4)
+    client.cancel()
+    assert len(engine.wires) == 1
+
+
+def test_a_task_that_writes_at_once_stops_when_it_hears_nothing_of_its_driver(tmp_path: Path) -> None:
+    WRITERS.clear()
+    engine = WiredEngine(options=BEATING)
+    program = RealTimeProgram()
+    numbers(program, 800).for_each(write).uid("out")
+    client = JobClient(run_job(program.get_stream_graph(), tmp_path / "job", engine, BEATING))
+    until(lambda: len(set(WRITERS)) == 2)
+    before = set(WRITERS)
+    engine.wires[0].fall_silent()
+    until(lambda: len(set(WRITERS)) == 4)
+    time.sleep(2)  # longer than the timeout
+    WRITERS.clear()
+    until(lambda: len(WRITERS) > 400)
+    client.cancel()
+    assert before.isdisjoint(WRITERS), "a task of the attempt before still writes"
+
+
+@pytest.mark.parametrize(("interval", "timeout"), [("0 ms", "1 s"), ("1 s", "1 s")])
+def test_an_interval_that_is_not_within_the_timeout_is_refused(tmp_path: Path, interval: str, timeout: str) -> None:
+    options = {**OPTIONS, "heartbeat.interval": interval, "heartbeat.timeout": timeout}
+    with pytest.raises(ConfigurationError, match="must be more than 0 and less than the timeout"):
+        start(tmp_path, WiredEngine(options=options), options)
 
 
 def test_a_driver_that_sleeps_goes_on_with_the_same_tasks(tmp_path: Path) -> None:
@@ -197,7 +256,7 @@ def greeting(address: ControlAddress, secret: bytes, attempt: int) -> list[Any]:
             over.set()
 
     hello = {"stage": 0, "partition": 0, "attempt": attempt, "execution": "x"}
-    DriverConnection(address, secret, hello, take)
+    DriverConnection(address, secret, hello, take, HEARTBEAT)
     assert over.wait(10)
     return found
 
@@ -211,6 +270,7 @@ def test_tasks_of_another_attempt_or_without_the_secret_are_not_heard() -> None:
         lambda *message: connected.append(message),
         lambda *task: connected.append(task),
         lambda *task: connected.append(task),
+        HEARTBEAT,
     )
     try:
         assert greeting(server.address, server.secret, attempt=6) == [None]

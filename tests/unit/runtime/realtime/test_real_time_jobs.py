@@ -141,7 +141,7 @@ class Workers(LocalRealTimeEngine):
         self.groups = [([stage.stage for stage in group], count) for group, count in zip(stages, workers, strict=True)]
         return super().start_tasks(job, stages, workers)
 
-    def check(self, plan: JobPlan, workers: Sequence[int]) -> None:
+    def check(self, plan: JobPlan, workers: Sequence[int], *, is_running: bool) -> None:
         self.checked = sum(workers)
 
 
@@ -255,10 +255,12 @@ def test_a_job_is_rescaled_while_it_runs(tmp_path: Path) -> None:
 def test_a_rescale_without_slots_is_refused_and_the_job_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def check(self: RealTimeEngine, plan: JobPlan, tasks: Sequence[int]) -> None:
+    def check(self: RealTimeEngine, plan: JobPlan, tasks: Sequence[int], *, is_running: bool) -> None:
+        checked.append(is_running)
         if sum(tasks) > 4:
             raise ConfigurationError(f"{sum(tasks)} tasks need {sum(tasks)} slots, and 4 exist")
 
+    checked: list[bool] = []
     monkeypatch.setattr(RealTimeEngine, "check", check)
     found = Rows()
     program = RealTimeProgram()
@@ -267,6 +269,7 @@ def test_a_rescale_without_slots_is_refused_and_the_job_goes_on(
     until(lambda: len(found) >= 300)
     with pytest.raises(ConfigurationError, match="5 slots, and 4 exist"):
         client.rescale(3).result(60)
+    assert checked == [False, True], "the slots of a cluster are known when the job runs"
     assert not list(tmp_path.rglob("parallelism-*")), "the next attempt does not try it either"
     until(lambda: len(found) >= 1500)
     client.stop()

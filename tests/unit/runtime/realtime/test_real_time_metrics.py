@@ -293,7 +293,7 @@ def test_quantiles_of_no_markers_are_refused(tmp_path: Path) -> None:
 
 def test_each_declared_metric_of_real_time_is_emitted(tmp_path: Path) -> None:
     declared = {entry.name for entry in ALL if entry.help.startswith("Real time:")}
-    assert len(declared) == 11
+    assert len(declared) == 12
     with running(program_of(0, 200), tmp_path, **{"metrics.latency.interval": "50 ms"}) as master:
         # A task that has been silent for some seconds has no metrics for the moment.
         wanted = {*((name, "slow") for name in declared), (f"{OPERATOR}numRecordsOutPerSecond", "numbers")}
@@ -357,13 +357,14 @@ def test_time_in_which_a_task_does_not_wait_is_busy() -> None:
     assert meter.is_due
     meter.count_read("rows", 30)
     meter.add_latency("rows", 4.0)
-    metrics = meter.report({}, {"rows": 7})
+    metrics = meter.report({}, {"rows": 7}, 12)
     assert metrics == RealTimeMetrics(
-        TaskTime(250, 500, 250), {"rows": OperatorRates(0.0, 15.0, None, 7)}, {"rows": Latency(1, (4.0,) * 6)}
+        TaskTime(250, 500, 250), {"rows": OperatorRates(0.0, 15.0, None, 7)}, {"rows": Latency(1, (4.0,) * 6)}, 6.0
     )
     assert RealTimeMetrics.from_json(metrics.to_json()) == metrics
     clock.now += 1
-    assert meter.report({}, {"rows": 7}).time == TaskTime(1000, 0, 0)
+    second = meter.report({}, {"rows": 7}, 15)
+    assert (second.time, second.messages_out) == (TaskTime(1000, 0, 0), 3.0)
 
 
 def test_a_job_that_has_ended_has_no_metrics_of_tasks(tmp_path: Path) -> None:

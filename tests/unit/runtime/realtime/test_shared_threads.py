@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from holdfast.runtime.master.job_client import JobClient
+from holdfast.runtime.realtime.control import ControlServer, TaskKey
 from holdfast.runtime.realtime.task import _Inbox
+from holdfast.testing.real_time_runner import RealTimeProgram
+from tests.unit.runtime.realtime.test_real_time_jobs import Rows, counted, numbers, until
 
 
 def inboxes(count: int) -> list[_Inbox]:
@@ -73,3 +80,30 @@ class InboxesOfOneThread(RuleBasedStateMachine):
 
 
 TestInboxesOfOneThread = InboxesOfOneThread.TestCase
+
+
+def test_a_task_rests_behind_one_that_was_stopped_before_its_own_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    greeted: set[TaskKey] = set()
+    send = ControlServer.send
+
+    def stop_the_first(server: ControlServer, task: TaskKey, kind: str, **values: Any) -> None:
+        if kind != "start":
+            send(server, task, kind, **values)
+        else:
+            greeted.add(task)
+            if task == (0, 0):
+                send(server, task, "stop")
+
+    monkeypatch.setattr(ControlServer, "send", stop_the_first)
+    program = RealTimeProgram()
+    counted(numbers(program, 100), Rows())
+    client = JobClient(program.master(tmp_path, parallelism=1, source_tasks=1))
+    until(lambda: greeted == {(0, 0), (1, 0)})
+    time.sleep(0.5)  # the first task ends
+    used, began = time.process_time(), time.monotonic()
+    time.sleep(2)
+    used, passed = time.process_time() - used, time.monotonic() - began
+    client.cancel()
+    assert used < passed / 2, "the task asked the one before again and again"
