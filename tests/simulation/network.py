@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import queue
 import socket
+import struct
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ class Trouble:
     Attributes:
         late: How likely a message comes late.
         strays: How likely something of an old attempt goes on, or arrives in the next one.
-        cut: How likely a connection ends when something is sent.
+        cut: How likely a connection ends, or loses all that follows, when something is sent.
         broken: How likely a frame is lost, or comes twice.
         dies: How likely a task dies when it has sent something.
         left: How often connections, frames and tasks are struck altogether.
@@ -144,7 +145,8 @@ class SimulatedConnection:
 
     def __init__(self, network: Network, process: Process, number: int) -> None:
         self.network, self.process, self.number = network, process, number
-        self.is_shut = False
+        self.is_shut = self.is_silent = False
+        self.timeout: float | None = None
         self.inbox = Mailbox(network.world, lambda: self.is_shut or self.other.is_shut or self.other.process.is_dead)
 
     def fileno(self) -> int:
@@ -157,15 +159,23 @@ class SimulatedConnection:
             raise BrokenPipeError
         trouble = self.network.trouble
         if trouble.strikes(world.choices, "cut"):
-            world.note("cut: connection")
-            self.shutdown()
-            raise BrokenPipeError
+            if world.choices.below(2):
+                world.note("cut: connection")
+                self.shutdown()
+                raise BrokenPipeError
+            world.note("falls silent: connection")
+            self.is_silent = self.other.is_silent = True
+        if self.is_silent:
+            return
         self.other.inbox.put(content, delay=late(world, trouble, "control message"))
 
     def recv_bytes(self, maxlength: int | None = None) -> bytes:
         if self.is_shut:
             raise OSError("shut down")
-        content: bytes = self.inbox.get()
+        try:
+            content: bytes = self.inbox.get(timeout=self.timeout)
+        except queue.Empty:
+            raise BlockingIOError from None
         self.network.world.require_life()
         return content
 
@@ -174,6 +184,16 @@ class SimulatedConnection:
 
     def close(self) -> None:
         self.shutdown()
+
+
+class Poll:
+    """Says of a connection that something can be sent."""
+
+    def register(self, connection: SimulatedConnection, events: int) -> None:
+        """Each connection takes everything."""
+
+    def poll(self, seconds: float) -> list[int]:
+        return [1]
 
 
 class Listener:
@@ -206,8 +226,11 @@ class SocketOf:
     def __init__(self, connection: SimulatedConnection) -> None:
         self._connection = connection
 
-    def setsockopt(self, *option: int) -> None:
-        """No packet waits here."""
+    def setsockopt(self, level: int, option: int, value: Any) -> None:
+        """Limit the waits for messages; no packet waits here."""
+        if option == socket.SO_RCVTIMEO:
+            seconds, microseconds = struct.unpack("@ll", value)
+            self._connection.timeout = seconds + microseconds / 1e6
 
     def settimeout(self, seconds: float | None) -> None:
         """Nobody waits with a limit here."""
@@ -239,6 +262,8 @@ class Network:
             create_server=self._listen,
             socket=lambda fileno: SocketOf(self._connections[fileno]),
             IPPROTO_TCP=socket.IPPROTO_TCP,
+            SOL_SOCKET=socket.SOL_SOCKET,
+            SO_RCVTIMEO=socket.SO_RCVTIMEO,
             TCP_NODELAY=socket.TCP_NODELAY,
             SHUT_RDWR=socket.SHUT_RDWR,
         )

@@ -47,6 +47,17 @@ class SimulatedLock:
         self._holder = self._world.current
 
     def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def acquire(self, *, blocking: bool) -> bool:
+        """Take it, unless another actor has it."""
+        assert not blocking
+        if self._holder is not None:
+            return False
+        self._holder = self._world.current
+        return True
+
+    def release(self) -> None:
         self._holder = None
 
 

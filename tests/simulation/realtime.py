@@ -7,6 +7,7 @@ times grow, so that none is ever late. The sources wait for each other, as far a
 from __future__ import annotations
 
 import queue
+import select
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -427,6 +428,7 @@ def in_real_time(world: World) -> Iterator[None]:
         put(task, "collect_young", lambda: None)
         put(engine, "new_nonce", lambda: world.nonce(16))
         put(control, "socket", wires.socket)
+        put(control, "select", SimpleNamespace(poll=network.Poll, POLLOUT=select.POLLOUT))
         put(control, "os", SimpleNamespace(dup=lambda number: number))
         put(control, "secrets", SimpleNamespace(token_bytes=lambda count: world.nonce(2 * count).encode()))
         put(control, "Client", wires.connect)

@@ -47,6 +47,7 @@ _EVENTS = {
     "compacts on after its driver has gone: compaction": "the compaction process continues after the end of its driver",
     "compared with the dict: replica": "the state of a replica is compared with the model",
     "cut: connection": "a connection is cut",
+    "falls silent: connection": "a connection loses all that follows",
     "dies between two frames: task": "a task dies between two frames",
     "goes on after its group has ended: task": "a task continues after the end of its job",
     "has more runs for one key group than it may: checkpoint": "a checkpoint exceeds the limit of run files",

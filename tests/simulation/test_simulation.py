@@ -23,7 +23,7 @@ SEEDS = 200
 REAL_SEEDS = 12
 SOAK_SEEDS = int(os.environ.get("SIMULATION_SEEDS", "10000"))
 SOAK_LIMIT = 4000
-REAL_TIME_SEEDS = 12
+REAL_TIME_SEEDS = 40
 QUICKLY_FOUND = (
     "token not checked",
     "token not raised",
