@@ -48,8 +48,8 @@ SERIES = {
 }
 LATENCIES = re.compile(r"^\| ([\w-]+) \| 10,000 \| [\d,]+ \| (?:([\d.]+) \| ([\d.]+) \||did not keep up)", re.MULTILINE)
 ENGINES = {
-    "holdfast-real-time": "Holdfast in real time",
-    "holdfast-real-time-1": "Holdfast in real time, one task",
+    "holdfast-real-time": "Holdfast in real time, two tasks a stage",
+    "holdfast-real-time-1": "Holdfast in real time, one task a stage",
     "holdfast-epochs": "Holdfast by epochs",
     "spark-group-by": "Spark groupBy().agg()",
     "spark-tws": "Spark transformWithState",

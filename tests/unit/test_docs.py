@@ -292,7 +292,7 @@ def test_the_chart_of_latency_has_each_engine_of_the_newest_table() -> None:
 
     texts = [element.text for element in ElementTree.fromstring(drawn).iter(f"{SVG}text")]
     assert texts[1:] == [
-        *("Holdfast in real time", "4.5", "9.0", "Spark transformWithState", "did not keep up"),
+        *("Holdfast in real time, two tasks a stage", "4.5", "9.0", "Spark transformWithState", "did not keep up"),
         *("PyFlink, thread mode", "600.0", "24,000.0, cut"),
     ]
     bars = [float(bar.get("width", "")) for bar in ElementTree.fromstring(drawn).iter(f"{SVG}rect")][1:]
