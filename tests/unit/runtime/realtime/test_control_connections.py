@@ -34,11 +34,17 @@ ROWS = 600
 OPTIONS = {**RESTARTING, "execution.checkpointing.interval": "20 ms"}
 BEATING = {**OPTIONS, "heartbeat.interval": "100 ms", "heartbeat.timeout": "1500 ms"}
 HEARTBEAT = Heartbeat(10, 50)
+TO_DRIVER, TO_TASK = "to the driver", "to the task"
 WRITERS: list[int] = []
 
 
 def write(row: Any) -> None:
     WRITERS.append(threading.get_native_id())
+
+
+def write_slowly(row: Any) -> None:
+    time.sleep(4)
+    write(row)
 
 
 class Wire:
@@ -47,7 +53,7 @@ class Wire:
     def __init__(self, target: ControlAddress) -> None:
         self._target = target
         self._open: list[socket.socket] = []
-        self._is_silent = False
+        self._silent: set[str] = set()
         self._flows = threading.Event()
         self._flows.set()
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -70,9 +76,9 @@ class Wire:
         time.sleep(seconds)
         self._flows.set()
 
-    def fall_silent(self) -> None:
-        """Let nothing arrive any more: the ends see open connections."""
-        self._is_silent = True
+    def fall_silent(self, *directions: str) -> None:
+        """Let nothing arrive any more, not even the end of a connection."""
+        self._silent.update(directions)
 
     def close(self) -> None:
         self._listener.close()
@@ -83,17 +89,18 @@ class Wire:
                 near, _ = self._listener.accept()
                 far = socket.create_connection((self._target.host, self._target.port))
                 self._open += [near, far]
-                for one, other in ((near, far), (far, near)):
-                    threading.Thread(target=self._pass_on, args=(one, other), daemon=True).start()
+                for one, other, direction in ((near, far, TO_DRIVER), (far, near, TO_TASK)):
+                    threading.Thread(target=self._pass_on, args=(one, other, direction), daemon=True).start()
 
-    def _pass_on(self, one: socket.socket, other: socket.socket) -> None:
+    def _pass_on(self, one: socket.socket, other: socket.socket, direction: str) -> None:
         with suppress(OSError):
             while data := one.recv(1 << 16):
                 self._flows.wait()
-                if not self._is_silent:
+                if direction not in self._silent:
                     other.sendall(data)
-        with suppress(OSError):
-            other.shutdown(socket.SHUT_RDWR)
+        if direction not in self._silent:
+            with suppress(OSError):
+                other.shutdown(socket.SHUT_RDWR)
 
 
 class WiredEngine(LocalRealTimeEngine):
@@ -166,12 +173,15 @@ def test_messages_that_come_late_lose_nothing_and_end_nothing(tmp_path: Path) ->
     assert len(engine.wires) == 1, "no task was started again"
 
 
-def test_a_network_that_falls_silent_ends_the_tasks_and_each_element_is_counted_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("directions", [(TO_DRIVER, TO_TASK), (TO_DRIVER,), (TO_TASK,)], ids=str)
+def test_a_network_that_falls_silent_ends_the_tasks_and_each_element_is_counted_once(
+    tmp_path: Path, directions: tuple[str, ...]
+) -> None:
     engine = WiredEngine(options=BEATING)
     client = JobClient(start(tmp_path, engine, BEATING))
     for launch in (1, 2):
         until(lambda launch=launch: len(engine.wires) >= launch and len(ledger.read(tmp_path / "out")) > 100 * launch)
-        engine.wires[-1].fall_silent()
+        engine.wires[-1].fall_silent(*directions)
     until(lambda: len(engine.wires) >= 3)
     finish(tmp_path, client)
 
@@ -180,10 +190,11 @@ def test_connections_that_are_quiet_for_longer_than_the_timeout_are_not_lost(tmp
     options = {**BEATING, "execution.checkpointing.interval": "1 h"}
     engine = WiredEngine(options=options)
     program = RealTimeProgram()
-    numbers(program, 1).for_each(lambda _: None).uid("out")
+    WRITERS.clear()
+    numbers(program, 1).for_each(write_slowly).uid("out")
     client = JobClient(run_job(program.get_stream_graph(), tmp_path / "job", engine, options))
-    until(lambda: bool(engine.wires))
-    time.sleep(4)
+    until(lambda: bool(WRITERS))
+    time.sleep(3)
     client.cancel()
     assert len(engine.wires) == 1
 
@@ -196,8 +207,8 @@ def test_a_task_that_writes_at_once_stops_when_it_hears_nothing_of_its_driver(tm
     client = JobClient(run_job(program.get_stream_graph(), tmp_path / "job", engine, BEATING))
     until(lambda: len(set(WRITERS)) == 2)
     before = set(WRITERS)
-    engine.wires[0].fall_silent()
-    until(lambda: len(set(WRITERS)) == 4)
+    engine.wires[0].fall_silent(TO_DRIVER, TO_TASK)
+    until(lambda: len(set(WRITERS)) >= 4)
     time.sleep(2)  # longer than the timeout
     WRITERS.clear()
     until(lambda: len(WRITERS) > 400)

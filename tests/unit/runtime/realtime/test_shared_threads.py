@@ -89,12 +89,12 @@ def test_a_task_rests_behind_one_that_was_stopped_before_its_own_start(
     send = ControlServer.send
 
     def stop_the_first(server: ControlServer, task: TaskKey, kind: str, **values: Any) -> None:
-        if kind != "start":
-            send(server, task, kind, **values)
-        else:
+        if kind == "start":
             greeted.add(task)
-            if task == (0, 0):
-                send(server, task, "stop")
+        if kind != "start" or task == (0, 0):
+            send(server, task, kind, **values)
+        if kind == "start" and task == (0, 0):
+            send(server, task, "stop")
 
     monkeypatch.setattr(ControlServer, "send", stop_the_first)
     program = RealTimeProgram()
