@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
-from holdfast.spark import realtime
+from holdfast.spark import launch, realtime
 from holdfast.spark import session as of_spark
 from holdfast.spark.realtime import check_real_time
 from holdfast.spark.session import REAL_TIME_SETTINGS, EpochTrigger
@@ -179,6 +179,22 @@ def test_threads_that_share_a_thread_of_the_jvm_are_refused(monkeypatch: pytest.
     monkeypatch.setattr(realtime, "keeps_properties", lambda: False)
     with pytest.raises(ConfigurationError, match="PYSPARK_PIN_THREAD"):
         check_real_time(session_with(), [1])
+
+
+@pytest.mark.parametrize(
+    ("slots", "cores", "is_local", "parallelism"),
+    [(8, 2, True, 1), (16, 4, True, 2), (4, 16, True, 1), (2, 2, True, 1), (64, 2, False, 16), (1, 2, False, 1)],
+)
+def test_a_job_that_sets_no_parallelism_leaves_cores_for_others(
+    slots: int, cores: int, is_local: bool, parallelism: int
+) -> None:
+    runtime = SimpleNamespace(getRuntime=lambda: SimpleNamespace(availableProcessors=lambda: cores))
+    jvm = SimpleNamespace(java=SimpleNamespace(lang=SimpleNamespace(Runtime=runtime)))
+    scala = SimpleNamespace(isLocal=lambda: is_local)
+    context = SimpleNamespace(defaultParallelism=slots, _jvm=jvm, _jsc=SimpleNamespace(sc=lambda: scala))
+    session: Any = SimpleNamespace(sparkContext=context)
+    assert launch._default_parallelism(session, EpochTrigger.parse("real-time")) == parallelism
+    assert launch._default_parallelism(session, EpochTrigger.parse("continuous")) == slots
 
 
 def test_executors_of_a_cluster_may_still_be_starting() -> None:

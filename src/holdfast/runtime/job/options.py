@@ -36,7 +36,8 @@ DEFAULT_PARALLELISM: Final = ConfigOption[int | None](
     "parallelism.default",
     int,
     None,
-    "Number of subtasks of keyed operators that set no parallelism. The default is Spark's default parallelism.",
+    "Number of subtasks of keyed operators that set no parallelism. The default is Spark's default parallelism, and in "
+    "real time a quarter of it, with a local master at most half of the cores.",
 )
 
 MAX_PARALLELISM: Final = ConfigOption[int | None](
