@@ -9,7 +9,7 @@ import pyspark
 import pytest
 
 from tests.chaos.rounds import run_rounds, tables
-from tests.chaos.site import EPOCHS, KINDS, REAL_TIME
+from tests.chaos.site import EPOCHS, KINDS, ONE_WORKER, REAL_TIME
 from tests.services.kubernetes.cluster import REAL
 
 ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "50"))
@@ -31,7 +31,7 @@ OLD = pytest.mark.skipif(SPARK < (4, 3), reason="Spark before 4.3 has no pipelin
 
 @pytest.mark.soak
 @pytest.mark.spark
-@pytest.mark.parametrize("engine", [EPOCHS, pytest.param(REAL_TIME, marks=OLD)])
+@pytest.mark.parametrize("engine", [EPOCHS, pytest.param(REAL_TIME, marks=OLD), pytest.param(ONE_WORKER, marks=OLD)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_fifty_rounds_lose_and_double_nothing(kind: str, engine: str, tmp_path: Path) -> None:
     report = run_rounds(kind, ROUNDS, 1, tmp_path, engine=engine)
@@ -40,6 +40,6 @@ def test_fifty_rounds_lose_and_double_nothing(kind: str, engine: str, tmp_path: 
     if ROUNDS >= A_DEAL:
         missing = FAULTS[kind] - {fault for fault, _ in report.met}
         missing |= {f"{fault}: server" for fault in OF_SERVERS[kind] if not report.met[fault, "server"]}
-        if engine == REAL_TIME and not report.met["killed", "busy worker"]:
+        if engine != EPOCHS and not report.met["killed", "busy worker"]:
             missing.add("killed: busy worker")
         assert not missing, f"these faults have not come: {sorted(missing)}; left out: {report.left_out}"
