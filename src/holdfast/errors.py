@@ -206,8 +206,9 @@ class CheckpointFailureReason(Enum):
     """Why a checkpoint did not complete; the value is a text.
 
     Tasks may decline with any of them, in a program that uses a coordinator by hand. The tasks of a real-time job
-    decline with CHECKPOINT_ASYNC_EXCEPTION, if storage fails, and with CHECKPOINT_DECLINED_ALIGNMENT_LIMIT_EXCEEDED.
-    Holdfast itself never uses BLOCKING_OUTPUT_EXIST, nor the other reasons about barriers and channels between tasks.
+    decline with CHECKPOINT_ASYNC_EXCEPTION, if storage fails, with CHECKPOINT_DECLINED, if a sink cannot make its
+    output durable now, and with CHECKPOINT_DECLINED_ALIGNMENT_LIMIT_EXCEEDED. Holdfast itself never uses
+    BLOCKING_OUTPUT_EXIST, nor the other reasons about barriers and channels between tasks.
     """
 
     # Rejected before anything was triggered.
