@@ -190,6 +190,7 @@ class _Channel:
         self.sequence = 0
         self.consumed = 0
         self.watermarks: tuple[int, ...] = (MIN_WATERMARK,) * clocks
+        self.arrived = self.watermarks
         self.parts: list[bytes] = []
         self.barrier: int | None = None
         self.held: deque[tuple[int, tuple[int, ...], pa.Buffer]] = deque()
@@ -310,6 +311,8 @@ class InputGate:
                 while channel.held and channel.barrier is None:
                     kind, watermarks, body = channel.held.popleft()
                     self._held_bytes -= body.size
+                    if not self._is_aligned:  # the frames behind a barrier that waited have overtaken it
+                        watermarks = channel.arrived
                     self._accept(channel, kind, watermarks, body)
 
     def watermarks(self) -> list[int]:
@@ -348,6 +351,7 @@ class InputGate:
             raise LostFrameError(f"frame {sequence} of task {producer} arrived instead of frame {channel.sequence}")
         channel.sequence += 1
         watermarks, body = self._unpack_watermarks(content, _HEAD.size), content.slice(self._body)
+        channel.arrived = watermarks
         if channel.barrier is not None and (self._is_aligned or kind == _BARRIER_KIND):
             channel.held.append((kind, watermarks, body))
             self._held_bytes += body.size
