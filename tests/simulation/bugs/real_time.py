@@ -47,7 +47,7 @@ def held_frames_are_forgotten() -> Patch:
 
 def watermark_of_the_fastest_producer() -> Patch:
     """The watermark of a task is that of its fastest producer."""
-    yield edited(InputGate, "watermarks", "min(active", "max(active")
+    yield edited(InputGate, "watermarks", "least_watermark(", "max(")
 
 
 def watermark_before_its_elements() -> Patch:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import struct
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -316,12 +316,11 @@ class InputGate:
                     self._accept(channel, kind, watermarks, body)
 
     def watermarks(self) -> list[int]:
-        """Return the watermark of each clock: the least of the producers, `IDLE` if all are idle."""
-        least = []
-        for number in range(self._clocks):
-            active = [w for channel in self._channels if (w := channel.watermarks[number]) != IDLE]
-            least.append(min(active, default=IDLE))
-        return least
+        """Return the watermark of each clock: the least of the producers, as `least_watermark` has it."""
+        return [
+            least_watermark([channel.watermarks[number] for channel in self._channels])
+            for number in range(self._clocks)
+        ]
 
     def latest(self, clock: int) -> int:
         """Return the greatest watermark of the producers before the end of time, by the number of the clock."""
@@ -393,6 +392,10 @@ class InputGate:
             self.alignment_seconds = time.monotonic() - self._aligning_since
 
 
-def least_watermark(watermarks: Iterable[int]) -> int:
-    """Return the least watermark of those that are not idle; `IDLE` if all are."""
-    return min((watermark for watermark in watermarks if watermark != IDLE), default=IDLE)
+def least_watermark(watermarks: Collection[int]) -> int:
+    """Return the least watermark of those that are not idle; `IDLE` if there is none.
+
+    Those at the end of time do not end it while another one is idle, which may get elements again.
+    """
+    least = min((watermark for watermark in watermarks if watermark != IDLE), default=IDLE)
+    return IDLE if least == MAX_WATERMARK and IDLE in watermarks else least

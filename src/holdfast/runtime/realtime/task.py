@@ -168,7 +168,7 @@ class StreamEventTime(EventTime):
     def after(self, uid: str, clocks: Collection[str], observed: Observed) -> int:
         if self.is_over:
             return MAX_WATERMARK
-        watermark = least_watermark(self.current.get(clock, MIN_WATERMARK) for clock in clocks)
+        watermark = least_watermark([self.current.get(clock, MIN_WATERMARK) for clock in clocks])
         return max(self.before(uid), MIN_WATERMARK if watermark == IDLE else watermark)
 
     def latest(self, clocks: Iterable[str], observed: Observed) -> int:
