@@ -1,4 +1,4 @@
-"""Windows, joins and timers in real time, against the models of the epoch runner's tests.
+"""Windows, joins, timers, asynchronous functions, side outputs and files in real time, against models and epoch jobs.
 
 Results that depend on when a watermark arrives are left out: which elements are late, and what an element finds that
 comes beside a timer.
@@ -6,21 +6,43 @@ comes beside a timer.
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.datastream import KeyedProcessFunction, ParquetFileSink
+from holdfast.common import Duration, Encoder, Time, WatermarkStrategy
+from holdfast.datastream import (
+    AsyncDataStream,
+    AsyncFunction,
+    DataStream,
+    KeyedProcessFunction,
+    OutputTag,
+    ParquetFileSink,
+    ProcessFunction,
+)
+from holdfast.datastream.connectors.file_system import (
+    BucketAssigner,
+    BulkWriterFactory,
+    FileSink,
+    OutputFileConfig,
+    RollingPolicy,
+)
 from holdfast.datastream.state import ListStateDescriptor
 from tests.examples import examples
 from tests.stories import ledger
-from tests.stories.local import run
+from tests.stories.local import Program, run
 from tests.stories.real_time import RealTime
-from tests.unit.runtime import test_interval_join, test_two_inputs, test_window_join
+from tests.stories.turns import Partitions, start
+from tests.unit.runtime import test_async, test_interval_join, test_two_inputs, test_window_join
+from tests.unit.runtime.realtime.test_real_time_jobs import until
 from tests.unit.window import test_window_columns
 from tests.unit.window.stories import READING, Reading, job, late_by
 from tests.unit.window.test_window_failures import FORMS
@@ -199,3 +221,199 @@ def test_timers_fire_once_and_in_order(
     emitted.sink_to(ParquetFileSink(place / "out")).uid("out")
     program.finish(options={"state.backend.type": backend}, **shape)
     assert sorted(ledger.read(place / "out")) == sorted(readings)
+
+
+NUMBER = "key bigint, n bigint"
+numbers = st.integers(0, 30).map(lambda count: [(n % 4, n) for n in range(count)])
+
+
+def run_both(
+    place: Path, rows: Sequence[Any], build: Callable[[DataStream, Path], object], fails: Sequence[int], **shape: int
+) -> tuple[Path, Path]:
+    """Run a program in real time and by epochs, and return where each has written."""
+    real_time = RealTime(place, {"rows": rows}, fails=fails)
+    build(real_time.source("rows", NUMBER), place / "real-time")
+    real_time.finish(**shape)
+    by_epochs = Program()
+    build(by_epochs.source("rows", NUMBER), place / "epochs")
+    inputs = [{"rows": rows[at : at + 7]} for at in range(0, len(rows), 7)] or [{"rows": []}]
+    run(by_epochs, place / "by-epochs", inputs, is_bounded=True, **shape)
+    return place / "real-time", place / "epochs"
+
+
+class Answers(AsyncFunction[Any, Any]):
+    """Answers an element so many times as its number says, modulo three; the last elements first."""
+
+    async def async_invoke(self, value: Any) -> list[Any]:
+        await asyncio.sleep(0.0005 * (5 - value.n % 5))
+        return [(value.key, value.n)] * (value.n % 3)
+
+
+class Numbered(KeyedProcessFunction):
+    """Numbers the elements of a key."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.count = runtime_context.get_list_state(ListStateDescriptor("seen", "bigint"))
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        self.count.add(value.n)
+        yield value.key, len(list(self.count.get()))
+
+
+@settings(**FEW)
+@given(rows=numbers, is_ordered=st.booleans(), capacity=st.integers(1, 5), shape=shapes, fails=fails)
+def test_results_of_asynchronous_functions_count_once(
+    tmp_path_factory: Any, rows: Any, is_ordered: bool, capacity: int, shape: dict[str, int], fails: list[int]
+) -> None:
+    def build(stream: DataStream, out: Path) -> None:
+        wait = AsyncDataStream.ordered_wait if is_ordered else AsyncDataStream.unordered_wait
+        asked = wait(stream, Answers(), Time.seconds(60), capacity, NUMBER).uid("asked")
+        asked.sink_to(ParquetFileSink(out / "answers")).uid("answers")
+        asked.key_by("key").process(Numbered(), NUMBER).uid("count").sink_to(ParquetFileSink(out / "counts")).uid("out")
+
+    place = tmp_path_factory.mktemp("async")
+    real_time, epochs = run_both(place, rows, build, fails, **shape)
+    expected = sorted(row for row in rows for _ in range(row[1] % 3))
+    assert sorted(ledger.read(real_time / "answers")) == sorted(ledger.read(epochs / "answers")) == expected
+    counts = sorted(ledger.read(real_time / "counts"))
+    assert counts == sorted(ledger.read(epochs / "counts"))
+    assert len(counts) == len({*counts}) == len(expected)
+
+
+@pytest.mark.parametrize("is_ordered", [True, False])
+def test_results_of_asynchronous_functions_have_the_requested_order(tmp_path: Path, is_ordered: bool) -> None:
+    """The last of five elements is answered first."""
+    wait = AsyncDataStream.ordered_wait if is_ordered else AsyncDataStream.unordered_wait
+    found: dict[str, list[str]] = {"real-time": [], "epochs": []}
+
+    def build(stream: DataStream, answers: list[str]) -> None:
+        asked = wait(stream, test_async.Backwards(5), Time.seconds(60), 5, "string").uid("asked")
+        asked.for_each_epoch(lambda frame, epoch: answers.extend(frame.column(0).to_pylist())).uid("out")
+
+    real_time, by_epochs = RealTime(tmp_path, {"rows": range(15)}, at_once=5), Program()
+    build(real_time.source("rows", "bigint"), found["real-time"])
+    real_time.finish(source_tasks=1)
+    build(by_epochs.source("rows", "bigint"), found["epochs"])
+    inputs = [{"rows": range(at, at + 5)} for at in range(0, 15, 5)]
+    run(by_epochs, tmp_path / "by-epochs", inputs, is_bounded=True, source_tasks=1)
+    order = range(15) if is_ordered else [n for at in range(0, 15, 5) for n in reversed(range(at, at + 5))]
+    assert found["real-time"] == found["epochs"] == [text for n in order for text in (f"{n}", f"{n}!")]
+
+
+TIMED = "key bigint, at bigint, n bigint"
+ODD, SIDE = OutputTag("odd", NUMBER), OutputTag("side", TIMED)
+
+
+class Parted(ProcessFunction):
+    """Emits even numbers, and odd ones to the side."""
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        yield (ODD, (value.key, value.n)) if value.n % 2 else (value.key, value.n)
+
+
+class ToTheSide(AtTheirTime):
+    """Emits by timers, and to the side what is divisible by three; each element to the side when it comes."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.waiting = runtime_context.get_list_state(ListStateDescriptor("waiting", TIMED))
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        ctx.output(SIDE, (value.key, -1, value.n))
+        self.waiting.add((value.key, value.n, value.n))
+        ctx.timer_service().register_event_time_timer(value.n)
+        return iter(())
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
+        for row in super().on_timer(timestamp, ctx):
+            yield row if timestamp % 3 else (SIDE, row)
+
+
+@settings(**FEW)
+@given(rows=numbers, shape=shapes, fails=fails)
+def test_side_outputs_have_what_functions_and_timers_put_there(
+    tmp_path_factory: Any, rows: Any, shape: dict[str, int], fails: list[int]
+) -> None:
+    def build(stream: DataStream, out: Path) -> None:
+        parted = stream.process(Parted(), NUMBER).uid("parted")
+        odd = parted.get_side_output(ODD)
+        odd.sink_to(ParquetFileSink(out / "odd")).uid("odd")
+        strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(10))
+        strategy = strategy.with_timestamp_assigner(lambda row, _: row.n)
+        timed = odd.union(parted).assign_timestamps_and_watermarks(strategy).uid("times")
+        fired = timed.key_by("key").process(ToTheSide(), TIMED).uid("fired")
+        fired.sink_to(ParquetFileSink(out / "fired")).uid("fired-out")
+        fired.get_side_output(SIDE).sink_to(ParquetFileSink(out / "side")).uid("side-out")
+
+    place = tmp_path_factory.mktemp("sides")
+    real_time, epochs = run_both(place, rows, build, fails, **shape)
+    expected = {
+        "odd": [row for row in rows if row[1] % 2],
+        "fired": [(key, n, n) for key, n in rows if n % 3],
+        "side": [*((key, -1, n) for key, n in rows), *((key, n, n) for key, n in rows if n % 3 == 0)],
+    }
+    for name, wanted in expected.items():
+        assert sorted(ledger.read(real_time / name)) == sorted(ledger.read(epochs / name)) == sorted(wanted), name
+
+
+def lines_of(out: Path) -> list[list[dict[str, Any]]]:
+    """Return the lines of each file that readers see."""
+    files = [file for file in sorted(out.glob("**/*.json")) if ".holdfast" not in file.parts]
+    return [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
+
+
+@settings(**FEW)
+@given(rows=numbers, shape=shapes, fails=fails)
+def test_files_have_each_row_once(tmp_path_factory: Any, rows: Any, shape: dict[str, int], fails: list[int]) -> None:
+    flat = BucketAssigner.base_path_bucket_assigner()
+    json_files = OutputFileConfig("part", ".json")
+
+    def build(stream: DataStream, out: Path) -> None:
+        counted = stream.key_by("key").process(Numbered(), NUMBER).uid("count")
+        lines = FileSink.for_row_format(out / "lines", Encoder.json_encoder()).with_bucket_assigner(flat)
+        counted.sink_to(lines.with_output_file_config(json_files).build()).uid("lines")
+        rolled = FileSink.for_row_format(out / "rolled", Encoder.json_encoder()).with_bucket_assigner(flat)
+        rolled.with_rolling_policy(RollingPolicy.default_rolling_policy(part_size=1))
+        counted.sink_to(rolled.with_output_file_config(json_files).build()).uid("rolled")
+        columns = FileSink.for_bulk_format(out / "columns", BulkWriterFactory.parquet())
+        columns.with_bucket_assigner(BucketAssigner.column_bucket_assigner(["key"]))
+        counted.sink_to(columns.with_output_file_config(OutputFileConfig("part", ".parquet")).build()).uid("columns")
+
+    place = tmp_path_factory.mktemp("files")
+    real_time, epochs = run_both(place, rows, build, fails, **shape)
+    counts: dict[int, int] = defaultdict(int)
+    expected = []
+    for key, _ in rows:
+        counts[key] += 1
+        expected.append((key, counts[key]))
+    for out in (real_time, epochs):
+        for name in ("lines", "rolled"):
+            found = [(line["key"], line["n"]) for lines in lines_of(out / name) for line in lines]
+            assert sorted(found) == sorted(expected), (out.name, name)
+        buckets = [
+            (int(file.parent.name.removeprefix("key=")), n)
+            for file in (out / "columns").glob("*/*.parquet")
+            for n in pq.read_table(file, partitioning=None).column("n").to_pylist()
+        ]
+        assert sorted(buckets) == sorted(expected)
+
+
+def test_a_file_ends_when_it_is_large_enough_long_before_the_checkpoint(tmp_path: Path) -> None:
+    def build(stream: DataStream) -> None:
+        for name, size in (("small", 1), ("large", 1_000_000)):
+            sink = FileSink.for_row_format(tmp_path / name, Encoder.json_encoder())
+            sink.with_bucket_assigner(BucketAssigner.base_path_bucket_assigner())
+            sink.with_output_file_config(OutputFileConfig("part", ".json"))
+            stream.sink_to(sink.with_rolling_policy(RollingPolicy.default_rolling_policy(size)).build()).uid(name)
+
+    rows = [(n % 4, n) for n in range(30)]
+    source = Partitions(str(tmp_path), [rows])
+    client = start("real-time", build, source, NUMBER, tmp_path / "job", {"execution.checkpointing.interval": "1 h"})
+    until(lambda: source.is_read)
+    client.trigger_checkpoint().result(60)
+    client.stop()
+    client.await_termination()
+    small, large = lines_of(tmp_path / "small"), lines_of(tmp_path / "large")
+    for files in (small, large):
+        assert sorted((line["key"], line["n"]) for lines in files for line in lines) == sorted(rows)
+    assert len(large) == 1
+    assert len(small) > 3
