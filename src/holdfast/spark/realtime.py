@@ -417,6 +417,6 @@ def _warn_if_slow(application: str, settings: Mapping[str, str | None]) -> None:
         return
     _warned.add(application)
     logger.warning(
-        "real-time results take 34 ms (p50) and 58 (p99) on this Spark context instead of 5 and 10: start it with %s",
+        "real-time results take about 30 ms longer on this Spark context than they need: start it with %s",
         " ".join(f"--conf {key}={value}" for key, value in missing.items()),
     )

@@ -46,7 +46,7 @@ REAL_TIME_SETTINGS: Final = {
     "spark.python.udf.pipelined.enabled": "true",
     "spark.shuffle.streaming.networkBufferMaxWaitTimeMs": "5",
 }
-"""Settings of a context with which real-time results take 5 ms (p50) and 10 ms (p99); without them 34 and 58.
+"""Settings of a context with which real-time results take some milliseconds; without them about 30 more.
 
 A thread of each task wakes in the interval of the second one: with 1 ms, those of an idle job take more than all the
 rest of it.
