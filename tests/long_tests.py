@@ -72,6 +72,10 @@ LONG_ENTRIES = ("on_standard_input", "at_a_prompt_after_a_script", "by_command")
 LINES = "tests/unit/runtime/realtime/test_real_time_files.py::test_a_job_killed_at_a_durable_write_reads_each_line_once"
 """Real-time jobs in a process of their own; `make test` has those killed at the list of files."""
 
+TOPICS = "tests/services/kafka/test_real_time_topics.py"
+KILLED_SENDER = "test_a_process_that_dies_after_its_records_were_sent"
+"""`make test` has the tasks that fail, and the process that dies after a commit."""
+
 LONG = (
     "tests/contract/test_compaction.py::TestEverythingCompacted::test_timers_end_as_in_a_plain_set",
     f"tests/contract/test_compaction.py::TestHistoriesWithCompactions::{HISTORIES}",
@@ -107,6 +111,10 @@ LONG = (
     f"{LOST}::test_a_process_that_never_gets_the_answer",
     *(f"{LOST}::test_an_answer_that_is_lost_is_asked_for_again[{name}]" for name in LOST_ELSEWHERE),
     "tests/services/kafka/test_kafka_rights.py",
+    f"{TOPICS}::test_a_broker_that_is",
+    f"{TOPICS}::{KILLED_SENDER}[at-least-once",
+    f"{TOPICS}::{KILLED_SENDER}[exactly-once-after:sink.stage",
+    f"{TOPICS}::{KILLED_SENDER}[exactly-once-before",
     "tests/services/kafka/test_recompressing_topics.py",
     "tests/services/kafka/test_topic_limits.py::test_a_limit_that_is_lowered",
     "tests/services/kafka/test_topic_ranges.py::test_a_topic_whose_name_is_mistyped",
