@@ -1,8 +1,11 @@
-"""Sources of real-time jobs on Spark: what they read, and that epoch jobs go on where they stopped and back."""
+"""Sources of real-time jobs on Spark: what they read, also when a worker is killed, and how epochs continue them."""
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -23,6 +26,8 @@ from holdfast.runtime.graph.plan import EpochJob, JobPlan, SourcePlan
 from holdfast.spark.input.real_time import describe_inputs
 from holdfast.spark.input.source import JobFrames
 from tests.spark.test_shapes import Numbered, environment
+from tests.stories.process import ROOT
+from tests.stories.spark import needs_real_time
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -91,6 +96,7 @@ def wait_until(holds: Callable[[], bool], client: Any) -> None:
         time.sleep(0.1)
 
 
+@needs_real_time
 def test_epoch_jobs_and_real_time_jobs_continue_each_other_over_files(spark: Any, tmp_path: Path) -> None:
     job = Words(spark, tmp_path)
     job.put("first", "a", "b", "a")
@@ -109,6 +115,7 @@ def test_epoch_jobs_and_real_time_jobs_continue_each_other_over_files(spark: Any
     job.by_epochs()
 
 
+@needs_real_time
 def test_files_that_are_ahead_wait_for_those_of_another_source(spark: Any, tmp_path: Path) -> None:
     out = tmp_path / "out"
     env = environment(spark, tmp_path, execution_trigger="real-time", parallelism_default=1)
@@ -168,6 +175,7 @@ def test_inputs_are_described_as_by_epoch_jobs(spark: Any, tmp_path: Path) -> No
     assert len(inputs.lines) == 1 and len(inputs.static) == 3
 
 
+@needs_real_time
 def test_static_frames_are_read_once_in_real_time(spark: Any, tmp_path: Path) -> None:
     env = environment(spark, tmp_path, execution_trigger="real-time", parallelism_default=1)
     frame = spark.sql("select cast(id % 3 as string) as word, id from range(1000)").repartition(3)
@@ -181,6 +189,7 @@ def test_static_frames_are_read_once_in_real_time(spark: Any, tmp_path: Path) ->
     assert found == sorted((word, n) for word, count in counts.items() for n in range(1, count + 1))
 
 
+@needs_real_time
 def test_a_streaming_frame_is_refused_by_name(spark: Any, tmp_path: Path) -> None:
     env = environment(spark, tmp_path, execution_trigger="real-time", parallelism_default=1)
     frame = spark.readStream.format("rate").load().selectExpr("cast(value as string) as word")
@@ -197,3 +206,135 @@ def test_an_input_read_in_part_is_refused_by_epochs(spark: Any, tmp_path: Path) 
     splits = [{"leaves": [{**leaf.to_json(), "streaming": False}], "positions": {"input-0": {"splits": {}}}}]
     with pytest.raises(RestoreError, match=r"'input-0'.*was read in part by a real-time job.*trigger=real-time"):
         identities.begin({"static_consumed": False, "static": [], "splits": splits}, InputRules())
+
+
+BOUNDED = """
+import json, os, signal, sys, time
+from holdfast.common import Types, WatermarkStrategy
+from holdfast.datastream import KeyedProcessFunction, StreamExecutionEnvironment
+from holdfast.datastream.connectors import RealTimeSource, SourceReader, SourceSplit, SplitEnumerator
+from holdfast.datastream.connectors.number_seq import NumberSequenceSource
+from holdfast.datastream.state import ValueStateDescriptor
+
+COUNT = 300
+NUMBERED = "word string, n bigint"
+
+
+class Steps(RealTimeSource):
+    def create_enumerator(self, position, tasks):
+        return StepsEnumerator({"even": 0, "odd": 1} if position is None else position)
+
+    def create_reader(self, task):
+        return StepsReader()
+
+    def element_type(self):
+        return Types.LONG()
+
+    def is_bounded(self):
+        return True
+
+
+class StepsEnumerator(SplitEnumerator):
+    def __init__(self, following):
+        self.following = following
+        self.is_discovered = False
+
+    def discover(self):
+        self.is_discovered = True
+        return [SourceSplit(name, at) for name, at in self.following.items()]
+
+    def is_exhausted(self):
+        return self.is_discovered
+
+    def snapshot(self, splits):
+        return dict(splits)
+
+
+class StepsReader(SourceReader):
+    def __init__(self):
+        self.following = {}
+
+    def add_splits(self, splits):
+        self.following.update((split.split_id, split.state) for split in splits)
+
+    def poll(self):
+        for name, at in self.following.items():
+            if at < COUNT:
+                self.following[name] = at + 2
+                return [at]
+
+    def snapshot(self):
+        states = {name: at if at < COUNT else None for name, at in self.following.items()}
+        self.following = {name: at for name, at in self.following.items() if at < COUNT}
+        return states
+
+    @property
+    def has_splits(self):
+        return any(at < COUNT for at in self.following.values())
+
+
+class Numbered(KeyedProcessFunction):
+    def open(self, runtime_context):
+        self.seen = runtime_context.get_state(ValueStateDescriptor("seen", "bigint", 0))
+
+    def process_element(self, row, ctx):
+        self.seen.update(self.seen.value() + 1)
+        yield row.word, row.n, self.seen.value(), os.getpid()
+
+
+def slowly(row):
+    time.sleep(0.01)
+    return row.word, row.n
+
+
+env = StreamExecutionEnvironment.get_execution_environment({
+    "execution.trigger": "real-time",
+    "execution.checkpointing.dir": sys.argv[1],
+    "execution.checkpointing.interval": "200 ms",
+    "parallelism.default": 2,
+    "spark.master": "local[6]",  # one for collect()
+    "spark.ui.enabled": "false",
+    "restart-strategy.type": "fixed-delay",
+    "restart-strategy.fixed-delay.attempts": 5,
+    "restart-strategy.fixed-delay.delay": "0 ms",
+})
+none = WatermarkStrategy.no_watermarks()
+own = env.from_source(Steps(), none, "steps").uid("steps").map(lambda n: ("own", n), NUMBERED).uid("own")
+numbers = env.from_source(NumberSequenceSource(0, COUNT - 1), none, "sequence").uid("sequence")
+numbers = numbers.map(lambda n: ("number", n), NUMBERED).uid("number")
+listed = env.from_collection([("listed", n) for n in range(COUNT)], NUMBERED).uid("listed")
+rows = own.union(numbers, listed).map(slowly, NUMBERED).uid("slowly")
+numbered = rows.key_by("word").process(Numbered(), "word string, n bigint, seen bigint, process bigint").uid("numbered")
+found, epochs, killed = [], set(), []
+
+
+def write(frame, epoch):
+    if epoch not in epochs:  # after a failure it may be called with one again
+        epochs.add(epoch)
+        found.extend(tuple(row) for row in frame.collect())
+        if len({word for word, *_ in found}) == 3 and not killed:
+            killed.append(len(found))
+            os.kill(found[-1][-1], signal.SIGKILL)
+
+
+numbered.for_each_epoch(write).uid("out")
+env.execute("bounded")
+print("FOUND", json.dumps([killed, [row[:3] for row in found]]))
+"""
+
+
+@needs_real_time
+@pytest.mark.parametrize("parallelism", [2, 1])
+def test_bounded_sources_give_each_element_once_although_a_worker_is_killed(tmp_path: Path, parallelism: int) -> None:
+    script = tmp_path / "job.py"
+    script.write_text(BOUNDED.replace('"parallelism.default": 2', f'"parallelism.default": {parallelism}'))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYSPARK_PYTHON": sys.executable}
+    command = [sys.executable, str(script), str(tmp_path / "checkpoints")]
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=400, check=False)
+    [line] = [text for text in ended.stdout.splitlines() if "FOUND " in text] or [None]
+    assert line is not None, ended.stderr[-4000:]
+    killed, found = json.loads(line.partition("FOUND ")[2])
+    words, elements = ("listed", "number", "own"), range(300)
+    assert killed and killed[0] < len(words) * len(elements), "a worker was killed while they were read"
+    assert sorted((word, n) for word, n, _ in found) == [(word, n) for word in words for n in elements]
+    assert sorted((word, seen) for word, _, seen in found) == [(word, n + 1) for word in words for n in elements]
