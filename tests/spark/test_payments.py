@@ -1,4 +1,4 @@
-"""`make demo-kafka`, small: payments through Kafka and into Delta, the job is killed, and plain Python judges."""
+"""`make demo-kafka` and `make demo-realtime`, small: payments through Kafka, a kill, and plain Python judges."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 from tests.stories.kafka import require_jars
 from tests.stories.process import ROOT
+from tests.stories.spark import needs_real_time
 
 pytestmark = [pytest.mark.spark, pytest.mark.services, pytest.mark.timeout(900)]
 
@@ -29,3 +30,19 @@ def test_the_demo_is_killed_in_the_middle_and_each_payment_is_written_once(tmp_p
     )
     assert done.returncode == 0, done.stdout
     assert "was killed with SIGKILL" in done.stdout and "5. Everything against plain Python\n  equal: " in done.stdout
+
+
+@needs_real_time
+def test_the_demo_in_real_time_loses_no_payment_when_a_worker_is_killed(tmp_path: Path) -> None:
+    require_jars()
+    small = ["--payments", "1500", "--rate", "200", "--work", str(tmp_path / "work")]
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / "payments" / "demo_realtime.py", *small],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "was killed with SIGKILL" in done.stdout and "  nothing was lost: " in done.stdout
+    assert "before the kill: " in done.stdout and " ms" in done.stdout
