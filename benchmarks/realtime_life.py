@@ -1,7 +1,8 @@
-"""What an idle real-time job costs, how long a killed worker or a rescale stops its output, and its memory over time.
+"""What an idle real-time job costs, for how long a kill or a rescale stops its output, and its memory over time.
 
-    python benchmarks/realtime_life.py [idle] [kills] [rescales] [memory] [--idle 60] [--checkpoints "10 s,1 s"]
-        [--parallelism 2] [--kills 5] [--rescales 4] [--rate 1000] [--minutes 60] [--memory-rate 10000]
+    python benchmarks/realtime_life.py [idle] [kills] [executors] [rescales] [memory] [--idle 60]
+        [--checkpoints "10 s,1 s"] [--parallelism 2] [--kills 5] [--rescales 4] [--rate 1000] [--minutes 60]
+        [--memory-rate 10000]
 
 Without the name of a part it measures all but the memory.
 
@@ -11,6 +12,9 @@ at-least-once output. It has a process of its own.
 - **Idle**: one event a second. `core` is the share of one core that the driver, the JVM and the workers use.
 - **Kills**: at the rate, with a checkpoint each second, one of the workers is killed after some seconds, again and
   again. `seconds` is for how long no row came out. It contains the delay of a restart, which is one second.
+- **Executors**: the same with the JVM of one of two executors, of `local-cluster[2,PARALLELISM,700]`. The job needs all
+  slots, so it waits for a new executor. `slots` is the time from the kill until Spark has all slots again, `row` the
+  time from then until the next row.
 - **Rescales**: at the same rate, to one task more and back.
 - **Memory**: with a checkpoint each second, once a minute, in MB: the resident memory of the driver and the JVM, that
   of the workers without mapped files, and these (`mapped`), the heap behind a collection, and direct memory. The
@@ -29,7 +33,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -45,9 +49,11 @@ from benchmarks.harness.realtime_run import PAIR_BYTES, PARALLELISM, RealTimeRun
 from benchmarks.harness.warm_process import members  # noqa: E402
 from benchmarks.realtime import EngineError, Process, wait_for_events  # noqa: E402
 
-PARTS = ("idle", "kills", "rescales", "memory")
+PARTS = ("idle", "kills", "executors", "rescales", "memory")
 WARM_UP = 25.0
 BETWEEN_PAUSES = 15.0
+PATIENCE = 120.0
+LOOK = 0.05
 
 
 def measure_idle(place: Path, checkpoints: str, seconds: float, parallelism: int) -> dict[str, object]:
@@ -71,9 +77,8 @@ def measure_pauses(place: Path, kills: int, rescales: int, rate: int, parallelis
         began = time.time()
         time.sleep(BETWEEN_PAUSES)
         job.require_alive()
-        times = read_pairs(latencies)[:, 1] / 1e6
-        ends = [began, *sorted(at for at in times if at > began), time.time()]
-        return round(max(end - begin for begin, end in pairwise(ends)), 2)
+        begin, end = longest_pause(seen_since(latencies, began), began, time.time())
+        return round(end - begin, 2)
 
     try:
         time.sleep(WARM_UP)
@@ -86,6 +91,52 @@ def measure_pauses(place: Path, kills: int, rescales: int, rate: int, parallelis
             yield {"measured": "rescale", "to": changed, "rate": rate, "seconds": pause()}
     finally:
         job.close()
+
+
+def measure_executors(place: Path, kills: int, rate: int, parallelism: int) -> Iterator[dict[str, object]]:
+    cluster = {"spark.master": f"local-cluster[2,{parallelism},700]", "spark.executor.memory": "700m"}
+    job, latencies = started(place, rate, "1 s", has_output=True, parallelism=parallelism, spark=cluster)
+
+    def wait_for_slots(*, has_all: bool) -> None:
+        """Block until the job has all slots, or lacks some."""
+        deadline = time.monotonic() + PATIENCE
+        while (slots_of(job) == 2 * parallelism) is not has_all:
+            job.require_alive()
+            if time.monotonic() > deadline:
+                raise EngineError(f"an executor was killed, and Spark has {slots_of(job)} slots after {PATIENCE:.0f} s")
+            time.sleep(LOOK)
+
+    try:
+        time.sleep(WARM_UP)
+        for _ in range(kills):
+            began = time.time()
+            os.kill(random.choice(executors(job.pid)), signal.SIGKILL)
+            wait_for_slots(has_all=False)
+            wait_for_slots(has_all=True)
+            back = time.time()
+            time.sleep(BETWEEN_PAUSES)
+            job.require_alive()
+            begin, end = longest_pause(seen_since(latencies, began), began, time.time())
+            times = {"slots": back - began, "row": end - back, "seconds": end - begin}
+            yield {"measured": "executor", "rate": rate} | {name: round(took, 2) for name, took in times.items()}
+    finally:
+        job.close()
+
+
+def slots_of(job: Process) -> int:
+    assert job.output is not None
+    job.tell("slots")
+    return int(job.output.readline() or 0)
+
+
+def seen_since(latencies: Path, began: float) -> list[float]:
+    """Return when rows came out since a time."""
+    return [at for at in read_pairs(latencies)[:, 1] / 1e6 if at > began]
+
+
+def longest_pause(seen: Sequence[float], began: float, ended: float) -> tuple[float, float]:
+    """Return begin and end of the longest time between two rows; the measured time begins and ends with one."""
+    return max(pairwise([began, *sorted(seen), ended]), key=lambda pause: pause[1] - pause[0])
 
 
 def measure_memory(place: Path, minutes: float, rate: int, parallelism: int) -> Iterator[dict[str, object]]:
@@ -157,14 +208,27 @@ def resident_bytes(session: int) -> dict[str, int]:
 
 
 def started(
-    place: Path, rate: int, checkpoints: str, *, parallelism: int, has_output: bool = False
+    place: Path,
+    rate: int,
+    checkpoints: str,
+    *,
+    parallelism: int,
+    has_output: bool = False,
+    spark: Mapping[str, str] | None = None,
 ) -> tuple[Process, Path]:
     """Start the job in an empty directory, and return its process and the directory of latencies."""
     latencies = place / "latencies"
     latencies.mkdir(parents=True)
     names = ("", "", str(place), str(latencies))
     run = RealTimeRun(
-        "holdfast-real-time", "generator", rate, 50_000, *names, checkpoints=checkpoints, parallelism=parallelism
+        "holdfast-real-time",
+        "generator",
+        rate,
+        50_000,
+        *names,
+        checkpoints=checkpoints,
+        parallelism=parallelism,
+        spark=dict(spark or {}),
     )
     job = Process(["benchmarks.realtime_engines.holdfast", run.to_json()], place, has_output=has_output)
     try:
@@ -191,13 +255,24 @@ def workers(session: int) -> list[int]:
     return [process for process, parent in parents.items() if parent in daemons]
 
 
+def executors(session: int) -> list[int]:
+    """Return the JVMs of the executors of a session."""
+    found = []
+    for process, _ in members(session):
+        with contextlib.suppress(OSError):  # it has ended
+            command = Path(f"/proc/{process}/cmdline").read_bytes()
+            if b"CoarseGrainedExecutorBackend" in command and b"java" in command.partition(b"\0")[0]:
+                found.append(process)
+    return found
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(PARTS)}; by default all but memory")
     parser.add_argument("--idle", type=float, default=60.0, help="seconds that are measured; 0: not (%(default)s)")
     parser.add_argument("--checkpoints", default="10 s,1 s", help="intervals of the idle job (%(default)s)")
     parser.add_argument("--parallelism", type=int, default=PARALLELISM, help="tasks of each stage (%(default)s)")
-    parser.add_argument("--kills", type=int, default=5, help="number of workers that are killed (%(default)s)")
+    parser.add_argument("--kills", type=int, default=5, help="number of kills of each kind (%(default)s)")
     parser.add_argument("--rescales", type=int, default=4, help="number of changes of the parallelism (%(default)s)")
     parser.add_argument("--rate", type=int, default=1_000, help="events a second while they are (%(default)s)")
     parser.add_argument("--minutes", type=float, default=60.0, help="for which memory is measured (%(default)s)")
@@ -216,6 +291,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(json.dumps(measure_idle(place, interval, chosen.idle, chosen.parallelism)), flush=True)
         if kills > 0 or rescales > 0:
             for line in measure_pauses(Path(folder, "pauses"), kills, rescales, chosen.rate, chosen.parallelism):
+                print(json.dumps(line), flush=True)
+        if chosen.kills and "executors" in parts:
+            for line in measure_executors(Path(folder, "executors"), chosen.kills, chosen.rate, chosen.parallelism):
                 print(json.dumps(line), flush=True)
         if "memory" in parts:
             samples = []

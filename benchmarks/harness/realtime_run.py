@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,6 +44,7 @@ class RealTimeRun:
         parallelism: Tasks of each stage.
         is_exactly_once: Whether results become visible with the checkpoint.
         has_settings: Whether Spark's session has the settings of real time, as one that Holdfast creates.
+        spark: Settings of Spark, which replace those of the engine.
     """
 
     engine: str
@@ -61,6 +62,7 @@ class RealTimeRun:
     parallelism: int = PARALLELISM
     is_exactly_once: bool = False
     has_settings: bool = True
+    spark: dict[str, str] = field(default_factory=dict)
 
     @property
     def has_topics(self) -> bool:
@@ -121,6 +123,7 @@ class RunningJob:
         rescale: Changes its parallelism, for engines that can.
         memory: Collects garbage, and returns the bytes that the JVM uses by kind, for engines that can.
         messages: Returns how many messages a second each stage sends to the next one, for engines that count them.
+        slots: Returns the number of tasks that can run at once, for engines that can.
     """
 
     stop: Callable[[], object]
@@ -128,12 +131,14 @@ class RunningJob:
     rescale: Callable[[int], object] | None = None
     memory: Callable[[], dict[str, int]] | None = None
     messages: Callable[[], list[float]] | None = None
+    slots: Callable[[], int] | None = None
 
 
 def serve(start: Callable[[RealTimeRun], RunningJob]) -> None:
     """Run the job of the measurement that the command line names, until standard input ends.
 
-    A number on standard input is a new parallelism. The lines `memory` and `messages` are answered with a line of JSON.
+    A number on standard input is a new parallelism. The lines `memory`, `messages` and `slots` are answered with a line
+    of JSON.
 
     Raises:
         SystemExit: The job has ended by itself.
@@ -146,6 +151,9 @@ def serve(start: Callable[[RealTimeRun], RunningJob]) -> None:
             print(json.dumps(job.memory()), flush=True)
         elif line == "messages":
             print(json.dumps([] if job.messages is None else job.messages()), flush=True)
+        elif line == "slots":
+            assert job.slots is not None
+            print(json.dumps(job.slots()), flush=True)
         else:
             assert job.rescale is not None
             job.rescale(int(line))

@@ -28,6 +28,7 @@ from holdfast.datastream.formats.json import (
     JsonRowSerializationSchema,
 )
 from holdfast.datastream.state import ValueStateDescriptor
+from holdfast.spark.realtime import slots_of
 
 TRIGGERS = {"holdfast-real-time": "real-time", "holdfast-real-time-1": "real-time", "holdfast-epochs": "continuous"}
 _PRIME = 2_654_435_761
@@ -62,7 +63,7 @@ def start(run: RealTimeRun) -> RunningJob:
             "restart-strategy.fixed-delay.attempts": 1000,
             "restart-strategy.fixed-delay.delay": "1 s",
             "rest.enable": "false",
-            **({"spark.master": master, **_SPARK} if session is None else {}),
+            **({"spark.master": master, **_SPARK, **run.spark} if session is None else {}),
         },
         spark=session,
     )
@@ -88,7 +89,7 @@ def start(run: RealTimeRun) -> RunningJob:
             found[stage] = found.get(stage, 0.0) + metrics.messages_out
         return list(found.values())[:-1]  # the last stage sends none
 
-    return RunningJob(client.cancel, end, client.rescale, jvm_memory, messages)
+    return RunningJob(client.cancel, end, client.rescale, jvm_memory, messages, lambda: slots_of(env.spark))
 
 
 def jvm_memory() -> dict[str, int]:
