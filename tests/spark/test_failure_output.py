@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.test_real_time_jobs import REAL_TIME
+from tests.stories.spark import needs_real_time
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -41,7 +41,7 @@ words = lines.flat_map(lambda line: [(word,) for word in line.split()], output_t
 words.key_by("word").process(Price(), "word string, n bigint").name("pricing").uid("prices").print().uid("out")
 env.execute("words")
 """
-ON_SPARK = ["available-now", pytest.param("real-time", marks=pytest.mark.skipif(not REAL_TIME, reason="Spark 4.3"))]
+ON_SPARK = ["available-now", pytest.param("real-time", marks=needs_real_time)]
 
 
 OWN_JOB = """

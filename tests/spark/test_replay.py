@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint, read_by_path
-from tests.spark.test_real_time_jobs import REAL_TIME
+from tests.spark.test_real_time_jobs import HAS_REAL_TIME
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
@@ -135,7 +135,7 @@ def test_an_old_epoch_is_replayed_and_nothing_is_written(tmp_path: Path) -> None
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.skipif(not REAL_TIME, reason="Spark before 4.3 has no pipelined shuffle")
+@pytest.mark.skipif(not HAS_REAL_TIME, reason="Spark before 4.3 has no pipelined shuffle")
 def test_what_a_real_time_job_read_between_two_checkpoints_is_replayed_as_an_epoch(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     script = tmp_path / "job.py"

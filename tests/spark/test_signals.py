@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.test_real_time_jobs import REAL_TIME
 from tests.stories.process import ROOT
+from tests.stories.spark import needs_real_time
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -81,7 +81,7 @@ numbers.key_by("k").count().uid("counted").print().uid("out")
 env.execute("ticks")
 """
 HOLDFAST = ("-c", "from holdfast.cli import main; main()", "run")
-ON_SPARK = ["1 s", pytest.param("real-time", marks=pytest.mark.skipif(not REAL_TIME, reason="Spark 4.3"))]
+ON_SPARK = ["1 s", pytest.param("real-time", marks=needs_real_time)]
 
 
 @pytest.mark.parametrize(("command", "code"), [((), -signal.SIGINT), (HOLDFAST, 130)], ids=["python", "holdfast run"])

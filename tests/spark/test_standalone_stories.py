@@ -19,7 +19,7 @@ import pytest
 
 from holdfast.spark.session import REAL_TIME_SETTINGS
 from tests.spark.test_ledger_stories import Story
-from tests.spark.test_real_time_jobs import REAL_TIME
+from tests.spark.test_real_time_jobs import HAS_REAL_TIME
 from tests.stories.process import ROOT, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -187,7 +187,7 @@ BOTH_WORKERS = [
     [
         ("zip", "available-now"),
         ("venv-pack", "available-now"),
-        pytest.param("zip", "real-time", marks=pytest.mark.skipif(not REAL_TIME, reason="Spark 4.3")),
+        pytest.param("zip", "real-time", marks=pytest.mark.skipif(not HAS_REAL_TIME, reason="Spark 4.3")),
     ],
 )
 def test_spark_submit_ships_the_files_of_a_job(tmp_path: Path, cluster: Cluster, form: str, trigger: str) -> None:
