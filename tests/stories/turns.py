@@ -46,6 +46,7 @@ class Partitions(SplitSource):
         elements: The elements of each partition.
         at_once: Elements that are read at once of a partition.
         fails: Positions at which a task fails once, by partition, and the file by which it knows that it has.
+        waits: Whether a task reads of one partition only between two barriers.
     """
 
     def __init__(
@@ -54,8 +55,10 @@ class Partitions(SplitSource):
         elements: Sequence[Sequence[Any]],
         at_once: int = 3,
         fails: Mapping[tuple[int, int], Path] | None = None,
+        *,
+        waits: bool = False,
     ) -> None:
-        self.name, self.at_once, self.fails = name, at_once, dict(fails or {})
+        self.name, self.at_once, self.fails, self.waits = name, at_once, dict(fails or {}), waits
         self.elements = {str(number): list(partition) for number, partition in enumerate(elements)}
 
     def create_enumerator(self, position: Any, tasks: int) -> SplitEnumerator:
@@ -109,6 +112,7 @@ class _Reader(SequentialReader):
     def __init__(self, source: Partitions) -> None:
         super().__init__()
         self._source = source
+        self._has_polled = False
 
     def add_splits(self, splits: Sequence[SourceSplit]) -> None:
         super().add_splits(splits)
@@ -116,8 +120,15 @@ class _Reader(SequentialReader):
             self._source.reach(split.split_id, split.state)
 
     def poll(self) -> Any:
-        found = super().poll() if self.seconds_to_next == 0.0 else None
+        if self.seconds_to_next or (self._has_polled and self._source.waits):
+            return None
+        found = super().poll()
+        self._has_polled = bool(found)
         return found or None
+
+    def snapshot(self) -> Mapping[str, Any]:
+        self._has_polled = False
+        return super().snapshot()
 
     def read(self, split_id: str, state: Any) -> tuple[Sequence[Any], Any]:
         del self._open[split_id]  # behind the others, which are read first next time

@@ -135,7 +135,8 @@ def test_a_job_in_turns_emits_what_the_model_says(
     for number, turn in enumerate(turns):
         is_last = number == len(turns) - 1
         known = [part[: counts[number]] for part, counts in zip(rows, totals, strict=True)]
-        source = Partitions(str(place), [[*part, LAST] if is_last else part for part in known], fails=failures)
+        parts = [[*part, LAST] if is_last else part for part in known]
+        source = Partitions(str(place), parts, fails=failures, waits=True)
         client = start(
             ENGINES[(ENGINES.index(first) + number) % 2],
             lambda stream: program(stream, found),
