@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint, read_by_path
-from tests.spark.test_real_time_jobs import HAS_REAL_TIME
+from tests.stories.spark import HAS_REAL_TIME
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 

@@ -19,8 +19,8 @@ import pytest
 
 from holdfast.spark.session import REAL_TIME_SETTINGS
 from tests.spark.test_ledger_stories import Story
-from tests.spark.test_real_time_jobs import HAS_REAL_TIME
 from tests.stories.process import ROOT, run
+from tests.stories.spark import HAS_REAL_TIME
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
