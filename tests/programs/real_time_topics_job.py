@@ -19,7 +19,7 @@ ROWS = 600
 
 def paced(row: Any) -> Any:
     """Pass an element on, slowly enough that the job has several checkpoints."""
-    time.sleep(0.01)
+    time.sleep(0.02)
     return row.key, row.n
 
 
