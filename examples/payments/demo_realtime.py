@@ -101,13 +101,13 @@ class Traffic(threading.Thread):
 def busiest_worker(session: int) -> int:
     """Return the process id of the Python worker of Spark, in a session, that has used most processor time.
 
-    Workers are children of a daemon of PySpark or of Holdfast. Some of them may have no task.
+    Workers are children of a daemon of PySpark or of Holdfast. Others of its children plan sources, or have no task.
     """
     daemons, children = set(), []
     for entry in Path("/proc").iterdir():
         try:
             command = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
-            if b"spark.daemon" in command and os.getsid(int(entry.name)) == session:
+            if b"spark.daemon\0pyspark.worker" in command and os.getsid(int(entry.name)) == session:
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
                 children.append((int(fields[11]) + int(fields[12]), int(entry.name), int(fields[1])))
                 daemons.add(int(entry.name))

@@ -45,4 +45,5 @@ def test_the_demo_in_real_time_loses_no_payment_when_a_worker_is_killed(tmp_path
     )
     assert done.returncode == 0, done.stdout
     assert "was killed with SIGKILL" in done.stdout and "  nothing was lost: " in done.stdout
+    assert "restarts in" in (tmp_path / "work" / "job.log").read_text(), "it was a worker of the job"
     assert "before the kill: " in done.stdout and " ms" in done.stdout
