@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from typing import Any
 
@@ -50,6 +52,7 @@ class Counter(KeyedProcessFunction):
 def start(run: RealTimeRun) -> RunningJob:
     # An epoch job writes a checkpoint with each epoch, as micro-batches of Spark do: its output waits for it.
     interval = run.checkpoints if TRIGGERS[run.engine] == "real-time" else "0 s"
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # for a session that Holdfast does not create
     master = f"local[{max(8, 2 * run.parallelism)}]"
     session = None if run.has_settings else SparkSession.builder.master(master).config(map=_SPARK).getOrCreate()
     env = StreamExecutionEnvironment.get_execution_environment(
