@@ -19,10 +19,8 @@ from tests.stories.spark import needs_real_time
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
-PROGRAM = """
+COUNT = """
 import sys
-
-from lower import lower
 
 from holdfast.datastream import KeyedProcessFunction, ParquetFileSink, StreamExecutionEnvironment
 from holdfast.datastream.state import ValueStateDescriptor
@@ -39,6 +37,12 @@ class Count(KeyedProcessFunction):
 
 
 texts, output = sys.argv[1:]
+"""
+PROGRAM = (
+    COUNT
+    + """
+from lower import lower
+
 env = StreamExecutionEnvironment.get_execution_environment({"execution.trigger": "100 ms"})
 words = env.from_dataframe(env.spark.readStream.text(texts)).uid("texts").flat_map(
     lambda row: [(lower(word),) for word in row.value.split() if lower(word) in open("signs.txt").read()],
@@ -48,6 +52,7 @@ counts = words.key_by("word").process(Count(), output_type="word string, n bigin
 counts.sink_to(ParquetFileSink(output)).uid("out")
 env.execute("words")
 """
+)
 
 
 def test_a_standby_job_manager_takes_over_the_spark_job_of_a_killed_leader(tmp_path: Path) -> None:
@@ -90,26 +95,12 @@ def test_a_standby_job_manager_takes_over_the_spark_job_of_a_killed_leader(tmp_p
         cluster.close()
 
 
-REAL_TIME_PROGRAM = """
-import sys
-
+REAL_TIME_PROGRAM = (
+    COUNT
+    + """
 from holdfast.common import Duration, WatermarkStrategy
-from holdfast.datastream import KeyedProcessFunction, ParquetFileSink, StreamExecutionEnvironment
 from holdfast.datastream.connectors.file_system import FileSource, StreamFormat
-from holdfast.datastream.state import ValueStateDescriptor
 
-
-class Count(KeyedProcessFunction):
-    def open(self, runtime_context):
-        self.count = runtime_context.get_state(ValueStateDescriptor("count", "bigint", 0))
-
-    def process_element(self, row, ctx):
-        count = self.count.value() + 1
-        self.count.update(count)
-        yield row.word, count
-
-
-texts, output = sys.argv[1:]
 env = StreamExecutionEnvironment.get_execution_environment()
 source = FileSource.for_record_stream_format(StreamFormat.text_line_format(), texts)
 source = source.monitor_continuously(Duration.of_millis(100)).build()
@@ -119,6 +110,7 @@ counts = words.key_by("word").process(Count(), output_type="word string, n bigin
 counts.sink_to(ParquetFileSink(output)).uid("out")
 env.execute("words")
 """
+)
 
 
 def runs_in_real_time(*processes: int) -> bool:

@@ -70,7 +70,7 @@ class ControlAddress:
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """How the two ends of a control connection notice that the other one, or the network, is gone without a word.
+    """How often each end of a control connection sends a message, and when it takes the connection for lost.
 
     Attributes:
         interval: Seconds between two messages of each end.
