@@ -173,3 +173,19 @@ def test_a_broker_that_is_killed_in_a_transaction_shows_it_once(
         committing.commit(3, {"out": output.stage()})
     output.job.commit(committables, is_recovered=True)
     output.require_each_row_once()
+
+
+def test_a_broker_that_is_away_for_longer_than_a_request_lasts_costs_tries_and_not_the_job(
+    broker: KafkaServer, output: Output
+) -> None:
+    """A request ends after 4 seconds; nothing answers to the first question, which epoch is the last one, in 13."""
+    with closing(output.job.committing()) as committing:
+        committing.commit(1, {"out": output.stage()})
+        committables = output.stage()
+        broker.proxy.cut()
+        back = threading.Timer(13, broker.proxy.mend)
+        back.start()
+        committing.commit(2, {"out": committables})
+        back.join()
+        committing.commit(3, {"out": output.stage()})
+    output.require_each_row_once()

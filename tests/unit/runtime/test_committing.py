@@ -280,6 +280,64 @@ def test_all_commits_of_a_sink_are_made_by_one_thread_which_ends_with_the_attemp
         assert not thread.is_alive()
 
 
+class Asked(JournalCommitter):
+    """Answers which epoch is the last one only when it was asked so often; then the target has `last`."""
+
+    def __init__(self, outside: Outside, behave: Callable[[CommitRequest], None] | None, silent: int) -> None:
+        super().__init__(outside, behave)
+        self.silent, self.questions = silent, 0
+        self.last: int | None = None
+
+    def last_epoch(self, incarnation: str) -> int | None:
+        self.questions += 1
+        if self.questions <= self.silent:
+            raise StorageError("the broker does not answer")
+        return self.last
+
+
+class AskedSink(JournalSink):
+    silent = 3
+    last: int | None = None
+
+    def create_committer(self, context: CommitterInitContext) -> Committer:
+        made = Asked(self.outside, self.behave, self.silent)
+        made.last = self.last
+        self.committers.append(made)
+        return made
+
+
+def test_a_target_that_does_not_say_its_last_epoch_is_asked_again_as_often_as_a_commit_is_tried() -> None:
+    outside, clock, numbers = Outside(), Impatient(), []
+    sink = AskedSink(outside, lambda request: numbers.append(request.number_of_retries))
+    committing({"out": sink}, retries=3, clock=clock).commit(7, {"out": entries((2, 0), (2, 1))})
+    assert outside.visible == {"2/0", "2/1"}
+    assert clock.pauses == [0.1, 0.2, 0.4]
+    assert numbers == [0, 0], "a committer is told how often a commit was tried, and this is the first time"
+
+    with pytest.raises(StorageError, match="after 2 retries: the broker does not answer") as failure:
+        committing({"out": AskedSink(outside)}, retries=2, clock=clock).commit(8, {"out": entries((3, 0))})
+    assert "The checkpoint is complete and names them" in str(failure.value)
+    assert outside.calls == 1
+
+
+def test_a_target_that_answers_late_and_has_the_epoch_already_is_not_committed_to() -> None:
+    outside = Outside()
+    sink = AskedSink(outside)
+    sink.last = 2
+    with pytest.raises(ConfigurationError, match="two copies of one job directory"):
+        committing({"out": sink}, clock=Impatient()).commit(7, {"out": entries((2, 0))})
+    assert outside.calls == 0
+
+
+def test_the_last_epoch_is_not_asked_for_again_once_a_commit_was_tried() -> None:
+    """What the target has then may be of that try."""
+    sink = AskedSink(Outside(), lambda request: request.retry_later() if request.number_of_retries < 2 else None)
+    sink.silent = 1
+    committing({"out": sink}, clock=Impatient()).commit(7, {"out": entries((2, 0))})
+    [committer] = sink.committers
+    assert isinstance(committer, Asked) and committer.questions == 2
+
+
 def test_commits_their_duration_and_pending_rows_are_counted_for_each_sink() -> None:
     clock = Impatient()
     meter = SinkMeter(clock)

@@ -460,17 +460,27 @@ class SinkCommitter:
     ) -> CommitReport:
         settings, uid = self._settings, self._context.uid
         report = CommitReport()
-        pause = _FIRST_PAUSE
-        if not requests[0].is_recovered:
-            self._require_new(committer, requests[0])
+        pause, retries = _FIRST_PAUSE, 0
+        # Only before the first commit: that leaves traces in the target, whatever becomes of it.
+        is_unchecked = not requests[0].is_recovered
         while True:
-            _try_once(uid, committer, requests)
+            try:
+                if is_unchecked:
+                    self._require_new(committer, requests[0])
+                    is_unchecked = False
+            except SinkFailedError:
+                raise
+            except StorageError as error:
+                for request in requests:
+                    request.retry_later(error)
+            else:
+                _try_once(uid, committer, requests)
             report += _count(uid, requests, self._meter)
             waiting = [request for request in requests if request.answer == "retry"]
             if not waiting:
                 return report
-            if waiting[0].number_of_retries >= settings.retries or settings.is_stopped() or is_halted():
-                raise _failure(uid, waiting, _reason(waiting)) from _reason(waiting)
+            if retries >= settings.retries or settings.is_stopped() or is_halted():
+                raise _failure(uid, waiting, _reason(waiting), retries) from _reason(waiting)
             reason = str(_reason(waiting) or "the committer requested it")
             # The next tries are logged if they differ; the job logs once in 10 s which sinks it waits for.
             level = logging.WARNING if self._meter.is_new_error(uid, reason) else logging.DEBUG
@@ -480,8 +490,9 @@ class SinkCommitter:
                 uid, len(waiting), waiting[0].epoch, pause, reason,
             )  # fmt: skip
             settings.clock.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
-            requests = [_next_try(request) for request in waiting]
+            pause, retries = min(2 * pause, _LONGEST_PAUSE), retries + 1
+            # A committer takes the number to know whether it has tried to commit.
+            requests = [_next_try(request, request.number_of_retries + (not is_unchecked)) for request in waiting]
 
     def _require_not_behind_target(self, epoch: int) -> None:
         committer = self._create_once()
@@ -570,13 +581,13 @@ def _count(uid: str, requests: Sequence[CommitRequest], meter: SinkMeter) -> Com
     return CommitReport(committed=answers.count("committed") + answers.count("already"), dropped=answers.count("known"))
 
 
-def _next_try(request: CommitRequest) -> CommitRequest:
+def _next_try(request: CommitRequest, number_of_retries: int) -> CommitRequest:
     return CommitRequest(
         request.committable,
         epoch=request.epoch,
         subtask=request.subtask,
         checkpoint_id=request.checkpoint_id,
-        number_of_retries=request.number_of_retries + 1,
+        number_of_retries=number_of_retries,
         is_recovered=request.is_recovered,
         incarnation=request.incarnation,
         uid=request.uid,
@@ -584,11 +595,14 @@ def _next_try(request: CommitRequest) -> CommitRequest:
     )
 
 
-def _failure(uid: str, requests: Sequence[CommitRequest], reason: BaseException | None) -> SinkFailedError:
+def _failure(
+    uid: str, requests: Sequence[CommitRequest], reason: BaseException | None, retries: int = 0
+) -> SinkFailedError:
     first = requests[0]
-    tries = f" after {first.number_of_retries} retries" if first.number_of_retries else ""
+    retries = max(retries, first.number_of_retries)
+    tries = f" after {retries} retries" if retries else ""
     why = "" if reason is None else f": {_shown(reason)}"
-    if isinstance(reason, UserFunctionError) and first.number_of_retries:
+    if isinstance(reason, UserFunctionError) and retries:
         why = f": {reason.headline}"  # the log has the traceback since the first try
     return SinkFailedError(
         uid,
