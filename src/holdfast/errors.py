@@ -74,6 +74,41 @@ def _revive(
     return error
 
 
+def error_to_json(error: HoldfastError) -> dict[str, Any]:
+    """Return an error as JSON, for a receiver that must not unpickle: without what JSON does not have.
+
+    Its class is the nearest one of this module. Other values than texts, numbers and lists of them become texts.
+    """
+    _, (_, arguments, attributes, cause) = error.__reduce__()
+    return {
+        "class": next(cls.__name__ for cls in type(error).__mro__ if cls.__module__ == __name__),
+        "arguments": _plain(arguments),
+        "attributes": {name: _plain(value) for name, value in attributes.items()},
+        "cause": error_to_json(cause) if isinstance(cause, HoldfastError) else cause,
+    }
+
+
+def error_from_json(value: Any) -> HoldfastError:
+    """Return the error that `error_to_json` was given.
+
+    Raises:
+        ValueError: The value is none.
+    """
+    try:
+        cls, arguments, attributes, cause = (value[name] for name in ("class", "arguments", "attributes", "cause"))
+        known = _CLASSES[cls]
+        own = cause if cause is None or isinstance(cause, str) else error_from_json(cause)
+        return _revive(known, tuple(arguments), dict(attributes), own)
+    except (LookupError, TypeError) as error:
+        raise ValueError(f"this is no error: {value!r}") from error
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, str | int | float):
+        return value
+    return [_plain(one) for one in value] if isinstance(value, list | tuple) else repr(value)
+
+
 class ConfigurationError(HoldfastError):
     """An option is unknown, invalid or missing, or a program cannot run as it is written."""
 
@@ -456,3 +491,7 @@ AlreadyExistException = AlreadyExistError
 NotExistException = NotExistError
 PossibleInconsistentStateException = PossibleInconsistentStateError
 JobExecutionException = JobExecutionError
+
+_CLASSES: Final = {
+    name: value for name, value in globals().items() if isinstance(value, type) and issubclass(value, HoldfastError)
+}

@@ -238,6 +238,60 @@ def test_barriers_pass_a_last_stage_that_is_ten_times_too_slow_and_memory_stays(
     assert sorted(seconds)[2] < 2, "a barrier passes in less than two seconds"
 
 
+FAILS = """
+import json, os, signal, sys, time
+from holdfast.common import WatermarkStrategy
+from holdfast.datastream import KeyedProcessFunction, StreamExecutionEnvironment
+from holdfast.datastream.connectors.datagen import DataGeneratorSource
+from holdfast.errors import JobExecutionError
+
+place, parallelism, how = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+env = StreamExecutionEnvironment.get_execution_environment({
+    "execution.trigger": "real-time",
+    "execution.checkpointing.dir": place,
+    "parallelism.default": parallelism,
+    "spark.master": f"local-cluster[1,{2 * parallelism},700]",
+    "spark.executor.memory": "700m",
+    "spark.ui.enabled": "false",
+    "restart-strategy.type": "none",
+})
+
+
+class Fails(KeyedProcessFunction):
+    def process_element(self, row, ctx):
+        if row.n == 100 and how == "raises":
+            raise ValueError("this one is bad")
+        if row.n == 100:
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield row.n
+
+
+source = DataGeneratorSource(lambda n: (n % 5, n), rows_per_second=100, type_info="key bigint, n bigint")
+numbers = env.from_source(source, WatermarkStrategy.no_watermarks(), "numbers").uid("numbers")
+numbers.key_by("key").process(Fails(), "bigint").uid("fails").for_each(lambda n: None).uid("out")
+try:
+    env.execute("fails")
+except JobExecutionError as error:
+    print("FAILED", json.dumps([type(error.__cause__).__name__, str(error.__cause__)]))
+"""
+
+
+@needs_real_time
+@pytest.mark.parametrize("parallelism", [1, 2], ids=["all stages in one task", "an exchange"])
+@pytest.mark.parametrize(
+    ("how", "cause", "text"),
+    [
+        ("raises", "UserFunctionError", "ValueError: this one is bad"),
+        ("is killed", "EngineError", "a Python worker of Spark ended without an error"),
+    ],
+)
+def test_a_cluster_tells_why_a_task_failed(tmp_path: Path, parallelism: int, how: str, cause: str, text: str) -> None:
+    """On a cluster, and not with a local master, Spark runs a task that has failed again, up to three times."""
+    found = printed(start(tmp_path / "job", FAILS, str(parallelism), how), "FAILED")
+    assert found[0] == cause, found
+    assert text in found[1]
+
+
 REFUSED = """
 import json, sys
 from holdfast.datastream import StreamExecutionEnvironment

@@ -1,5 +1,6 @@
 """Errors cross the borders of processes, and a caller decides by their class and fields what to do."""
 
+import json
 import pickle
 
 import cloudpickle
@@ -22,6 +23,8 @@ from holdfast.errors import (
     StateMigrationError,
     StopWithSavepointStoppingError,
     UserFunctionError,
+    error_from_json,
+    error_to_json,
 )
 
 EXAMPLES = [
@@ -51,6 +54,52 @@ def test_an_error_arrives_whole_in_another_process(error, dump):
     assert type(arrived) is type(error)
     assert str(arrived) == str(error)
     assert vars(arrived) == vars(error)
+
+
+def over_a_connection(error):
+    return error_from_json(json.loads(json.dumps(error_to_json(error))))
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+def test_an_error_reaches_a_process_that_must_not_unpickle(error):
+    arrived = over_a_connection(error)
+    assert type(arrived) is type(error)
+    assert str(arrived) == str(error)
+    assert vars(arrived).keys() == vars(error).keys()
+
+
+def test_json_keeps_the_nearest_class_of_ours_simple_fields_and_the_causes():
+    class Narrower(StateMigrationError):
+        pass
+
+    error = UserFunctionError("count", ("a", {"b": 1}), 7, "it raised", is_final=True)
+    try:
+        raise Narrower("no") from ValueError("the value")
+    except Narrower as raised:
+        error.__cause__ = raised
+    arrived = over_a_connection(error)
+    assert (arrived.uid, arrived.key, arrived.epoch, arrived.is_final) == ("count", ["a", "{'b': 1}"], 7, True)
+    assert type(arrived.__cause__) is StateMigrationError
+    assert "ValueError: the value" in str(arrived.__cause__.__cause__)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        "HoldfastError",
+        {"class": "HoldfastError"},
+        {"class": "Enum", "arguments": ["x"], "attributes": {}, "cause": None},
+        {"class": ["HoldfastError"], "arguments": [], "attributes": {}, "cause": None},
+        {"class": "StateError", "arguments": 5, "attributes": {}, "cause": None},
+        {"class": "StateError", "arguments": [], "attributes": 5, "cause": None},
+        {"class": "StateError", "arguments": [], "attributes": {}, "cause": 5},
+        {"class": "RemoteTraceback", "arguments": ["x"], "attributes": {}, "cause": None},
+    ],
+)
+def test_json_that_is_no_error_is_refused(value):
+    with pytest.raises(ValueError, match="this is no error"):
+        error_from_json(value)
 
 
 def test_every_class_of_the_tree_can_be_raised_with_a_message_and_pickled():

@@ -62,6 +62,7 @@ _EXECUTION: Final = "spark.sql.execution.id"
 _TOO_FEW_SLOTS: Final = "CONCURRENT_SCHEDULER_INSUFFICIENT_SLOT"
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 2.0
+_SLOT_PAUSE: Final = 0.05
 _CANCEL_PAUSE: Final = 0.1
 _CONSEQUENCES: Final = ("ClosedChannelException", "streaming shuffle writer", "streaming shuffle reader")
 """Texts of a task whose exchange ended because a task on its other side had failed."""
@@ -139,8 +140,11 @@ class PipelinedJob:
 
     @property
     def failure(self) -> HoldfastError | None:
-        """Why the job failed: the error of the task that failed first. None while it runs, and if it was cancelled."""
-        return self._failure
+        """The error of the task that failed first, also while Spark runs it again; None if the job was cancelled."""
+        if self._failure is not None or not self.is_running or self._cancelled.is_set():
+            return self._failure
+        first = self._first_failure()
+        return None if first is None else self._translated(first)
 
     def wait(self, seconds: float) -> bool:
         """Block until the job has ended, or for some seconds; return whether it has ended."""
@@ -166,12 +170,15 @@ class PipelinedJob:
         except Exception as error:  # noqa: BLE001 - the caller that watches the job gets it
             if not self._cancelled.is_set():
                 origin = self._origin_of(error)
-                failure = translate(origin, f"running {self._description}")
+                failure = self._translated(origin)
                 if failure is not error:
                     failure.__cause__ = error if cause_of(failure, origin) is origin else failure.__cause__
                 self._failure = failure
         finally:
             self._ended.set()
+
+    def _translated(self, failure: Exception) -> HoldfastError:
+        return translate(failure, f"running {self._description}")
 
     def _run_when_there_are_slots(self) -> None:
         context = self._session.sparkContext
@@ -187,9 +194,15 @@ class PipelinedJob:
                     raise
                 if time.monotonic() > deadline:
                     raise self._too_few_slots() from error
-            # Executors may be starting, and other jobs may have tasks that wait.
-            self._cancelled.wait(pause)
+            self._wait_for_slots(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _wait_for_slots(self, seconds: float) -> None:
+        """Block until an executor has started, or for some seconds: other jobs may have tasks that wait."""
+        deadline, before = time.monotonic() + seconds, slots_of(self._session)
+        while time.monotonic() < deadline and slots_of(self._session) <= before:
+            if self._cancelled.wait(_SLOT_PAUSE):
+                return
 
     def _origin_of(self, error: Exception) -> Exception:
         """Return the failure of the task that failed first, for an error that Spark raised for the job.
@@ -199,17 +212,21 @@ class PipelinedJob:
         """
         deadline = time.monotonic() + _LONGEST_SEARCH
         while _is_consequence(error) and time.monotonic() < deadline:
-            try:
-                texts = _failures_in(self._session.sparkContext, self._group)
-            except Exception as failure:  # noqa: BLE001 - the JVM is ending, or knows the job no more
-                logger.debug("the tasks of %s are unknown: %s", self._description, redacted_message(failure))
-                return error
-            found = sorted((TaskFailure(text) for text in texts), key=lambda one: error_in(one) is None)
-            first = next((failure for failure in found if not _is_consequence(failure)), None)
+            first = self._first_failure()
             if first is not None:
                 return first
             time.sleep(_SEARCH_PAUSE)  # Spark learns of failures one after the other
         return error
+
+    def _first_failure(self) -> TaskFailure | None:
+        """Return the failure of the task that failed first, as far as Spark knows."""
+        try:
+            texts = _failures_in(self._session.sparkContext, self._group)
+        except Exception as failure:  # noqa: BLE001 - the JVM is ending, or knows the job no more
+            logger.debug("the tasks of %s are unknown: %s", self._description, redacted_message(failure))
+            return None
+        found = sorted((TaskFailure(text) for text in texts), key=lambda one: error_in(one) is None)
+        return next((failure for failure in found if not _is_consequence(failure)), None)
 
     def _set_properties(self) -> None:
         """Set what Spark sets for a query of its own: tasks see settings only as properties of the job."""

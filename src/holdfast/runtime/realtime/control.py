@@ -24,6 +24,7 @@ then on a task sends JSON, and the driver sends pickles::
     driver  limits {limits}                  to tasks without producers: the largest watermark with which an aligned
                                              source is read, by clock
     task    metrics {metrics}                each second, as `RealTimeMetrics`
+    task    failed {error}                   the task ends with this error
     both    alive                            at the interval of heartbeats
 
 An end that hears nothing for the timeout of heartbeats takes the connection for lost, as if it had been closed.

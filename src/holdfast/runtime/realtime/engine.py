@@ -17,7 +17,13 @@ from typing import Any, Final, Protocol
 from holdfast.checkpoint.config import CoordinatorConfiguration
 from holdfast.checkpoint.options import ALIGNMENT_LIMIT, CheckpointingMode
 from holdfast.checkpoint.pending_checkpoint import CheckpointParticipant
-from holdfast.errors import CheckpointError, CheckpointFailureReason, ConfigurationError, HoldfastError
+from holdfast.errors import (
+    CheckpointError,
+    CheckpointFailureReason,
+    ConfigurationError,
+    HoldfastError,
+    error_from_json,
+)
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import new_nonce
 from holdfast.kernel.secret import get_logger
@@ -145,6 +151,7 @@ class RealTimeEngine(Engine):
         self._driver: EpochDriver | None = None
         self._connected: dict[TaskKey, str] = {}
         self._lost: set[TaskKey] = set()
+        self._failure: HoldfastError | None = None
         self._barriers: dict[int, _Barrier] = {}
         self._accepted = 0
         self._has_failed = False
@@ -331,7 +338,7 @@ class RealTimeEngine(Engine):
         )
         with self._changed:
             self._server = server
-            self._connected, self._lost = {}, set()
+            self._connected, self._lost, self._failure = {}, set(), None
             self._barriers, self._accepted = {}, 0
             self._assigned, self._drained = dict.fromkeys(range(self.source_tasks), 0), {}
             self._metrics = {}
@@ -564,17 +571,17 @@ class RealTimeEngine(Engine):
         """
         group, server = self._group, self._server
         assert group is not None and server is not None
-        if group.is_running and not self._lost:
+        if group.is_running and not self._lost and self._failure is None:
             return
         self.failed_at = time.monotonic()
-        # The failure of the group says more than a lost connection, and comes a moment later.
+        # A task whose process was killed says nothing. The group knows why, a moment later.
         deadline = time.monotonic() + _STOP_SECONDS
-        while group.is_running and group.failure is None and time.monotonic() < deadline:
+        while (failure := self._failure or group.failure) is None and group.is_running and time.monotonic() < deadline:
             group.wait(_POLL_SECONDS)
         self._group = self._server = None
         server.close()  # tasks end without it
         group.cancel()
-        raise group.failure or EngineUnavailableError(f"The connections to the tasks {sorted(self._lost)} were lost.")
+        raise failure or EngineUnavailableError(f"The connections to the tasks {sorted(self._lost)} were lost.")
 
     def _wake_driver(self) -> None:
         if self._driver is not None:
@@ -626,6 +633,10 @@ class RealTimeEngine(Engine):
                 return
             elif kind == "drained":
                 self._drained[task[1]] = message["splits"]
+                self._wake_driver()
+            elif kind == "failed":
+                # Others may fail because this one did.
+                self._failure = self._failure or error_from_json(message["error"])
                 self._wake_driver()
             else:
                 raise ValueError(f"task {task} sent a message of the unknown kind {kind!r}")

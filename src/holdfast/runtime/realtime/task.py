@@ -19,7 +19,13 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from holdfast.errors import CheckpointDeclinedError, CheckpointFailureReason, HoldfastError, StorageError
+from holdfast.errors import (
+    CheckpointDeclinedError,
+    CheckpointFailureReason,
+    HoldfastError,
+    StorageError,
+    error_to_json,
+)
 from holdfast.kernel.clock import Clock
 from holdfast.kernel.secret import get_logger
 from holdfast.kernel.watermark import MAX_WATERMARK, MIN_WATERMARK
@@ -28,6 +34,7 @@ from holdfast.runtime.exchange.stage_message import EpochDescriptor
 from holdfast.runtime.exchange.task_report import BarrierTimes, TaskReport
 from holdfast.runtime.function.source import SourceReader, SourceSplit
 from holdfast.runtime.graph.event_time import EventTime, Observed, WatermarkClock
+from holdfast.runtime.job.engine import EngineUnavailableError
 from holdfast.runtime.job.options import LATENCY_HISTORY, LATENCY_INTERVAL
 from holdfast.runtime.realtime.control import ControlAddress, DriverConnection, Heartbeat, lost_driver_error
 from holdfast.runtime.realtime.flush_interval import FlushInterval
@@ -372,6 +379,13 @@ class RealTimeTask:
         try:
             with paused_garbage_collection():
                 yield from self._run(batches)
+        except EngineUnavailableError:
+            raise  # nobody hears it
+        except HoldfastError as error:
+            # Spark would run the task again first, or learn of the connection to the worker that ends.
+            with suppress(EngineUnavailableError):
+                self._driver.send("failed", error=error_to_json(error))
+            raise
         finally:
             if self._input is not None:
                 with suppress(Exception):  # the error of this task counts
