@@ -597,6 +597,9 @@ class RealTimeEngine(Engine):
     def _on_connected(self, server: ControlServer, task: TaskKey, execution: str) -> None:
         with self._changed:
             if server is self._server:
+                if task in self._connected:
+                    self._lost.add(task)  # Spark runs it again. The first execution may not have noticed anything
+                    self._wake_driver()
                 self._connected[task] = execution
                 self._changed.notify_all()
 

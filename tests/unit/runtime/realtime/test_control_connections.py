@@ -51,7 +51,7 @@ class Wire:
     """A TCP proxy between tasks and the driver, which can be cut, held, or lose everything without a word."""
 
     def __init__(self, target: ControlAddress) -> None:
-        self._target = target
+        self.target = target
         self._open: list[socket.socket] = []
         self._silent: set[str] = set()
         self._flows = threading.Event()
@@ -87,7 +87,7 @@ class Wire:
         with suppress(OSError):
             while True:
                 near, _ = self._listener.accept()
-                far = socket.create_connection((self._target.host, self._target.port))
+                far = socket.create_connection((self.target.host, self.target.port))
                 self._open += [near, far]
                 for one, other, direction in ((near, far, TO_DRIVER), (far, near, TO_TASK)):
                     threading.Thread(target=self._pass_on, args=(one, other, direction), daemon=True).start()
@@ -111,11 +111,13 @@ class WiredEngine(LocalRealTimeEngine):
         self.wires: list[Wire] = []
         self.awake, self.asleep = threading.Event(), threading.Event()
         self._sleeps_at = sleeps_at
+        self.secret, self.attempt = b"", 0
 
     def start_tasks(
         self, job: JobDescriptor, stages: Sequence[Sequence[RealTimeStage]], workers: Sequence[int]
     ) -> TaskGroup:
         wire = Wire(stages[0][0].address)
+        self.secret, self.attempt = job.control_secret, stages[0][0].attempt
         self.wires.append(wire)
         wired = [[replace(stage, address=wire.address) for stage in group] for group in stages]
         return super().start_tasks(job, wired, workers)
@@ -256,7 +258,7 @@ def test_nothing_is_taken_of_a_driver_that_sleeps_while_another_one_leads(tmp_pa
     finish(tmp_path, client)
 
 
-def greeting(address: ControlAddress, secret: bytes, attempt: int) -> list[Any]:
+def greeting(address: ControlAddress, secret: bytes, attempt: int, seconds: float = 10) -> list[Any]:
     """Connect as a task, and return what the driver sent until it ended the connection."""
     found: list[Any] = []
     over = threading.Event()
@@ -268,7 +270,7 @@ def greeting(address: ControlAddress, secret: bytes, attempt: int) -> list[Any]:
 
     hello = {"stage": 0, "partition": 0, "attempt": attempt, "execution": "x"}
     DriverConnection(address, secret, hello, take, HEARTBEAT)
-    assert over.wait(10)
+    assert over.wait(seconds)
     return found
 
 
@@ -292,6 +294,18 @@ def test_tasks_of_another_attempt_or_without_the_secret_are_not_heard() -> None:
         server.close()
     with pytest.raises(EngineUnavailableError, match="cannot reach the driver"):
         greeting(server.address, server.secret, attempt=7)
+
+
+@pytest.mark.long
+def test_a_task_that_is_started_again_restarts_the_job(tmp_path: Path) -> None:
+    """Spark has lost an executor, whose network is silent, and runs its task again on another one."""
+    engine = WiredEngine()
+    client = JobClient(start(tmp_path, engine))
+    until(lambda: len(ledger.read(tmp_path / "out")) > 100)
+    engine.wires[0].fall_silent(TO_DRIVER, TO_TASK)
+    assert greeting(engine.wires[0].target, engine.secret, engine.attempt, seconds=30)[-1] is None
+    until(lambda: len(engine.wires) == 2)
+    finish(tmp_path, client)
 
 
 def test_the_status_of_a_job_that_was_cut_is_that_of_any_job(tmp_path: Path) -> None:
