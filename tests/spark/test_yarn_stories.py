@@ -161,6 +161,7 @@ env.execute("generated")
 """
 
 
+@pytest.mark.long
 @needs_real_time
 def test_a_real_time_job_goes_on_in_new_containers(tmp_path: Path, yarn: YarnCluster) -> None:
     """An executor is killed, then the driver: no row is lost or counted twice."""
