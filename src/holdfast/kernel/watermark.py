@@ -79,11 +79,14 @@ class WatermarkOutput:
     >>> output.emit_watermark(Watermark(500))
     >>> output.reached
     1000
+
+    Attributes:
+        is_idle: Whether the task is idle; None if the generator has not called this output.
     """
 
     def __init__(self) -> None:
         self._greatest: int | None = None
-        self._is_idle = False
+        self.is_idle: bool | None = None
 
     def emit_watermark(self, watermark: Watermark | int) -> None:
         """Raise the watermark of the task to this one; a lower one is ignored. The task is active again.
@@ -96,24 +99,27 @@ class WatermarkOutput:
             raise TypeError(
                 f"emit_watermark() takes a Watermark, milliseconds since 1970 as an int of 64 bits, not {watermark!r}"
             )
-        self._is_idle = False
+        self.is_idle = False
         # Only the end of the input ends event time, not a generator.
         timestamp = min(timestamp, MAX_WATERMARK - 1)
         if timestamp > MIN_WATERMARK and (self._greatest is None or timestamp > self._greatest):
             self._greatest = timestamp
 
     def mark_idle(self) -> None:
-        """Mark the task as idle for this epoch, so that others do not wait for it, until it emits a watermark."""
-        self._is_idle = True
+        """Mark the task as idle for this epoch, so that others do not wait for it, until it emits a watermark.
+
+        In real time it stays idle behind a barrier, too.
+        """
+        self.is_idle = True
 
     def mark_active(self) -> None:
         """Take `mark_idle` back."""
-        self._is_idle = False
+        self.is_idle = False
 
     @property
     def reached(self) -> int | None:
         """The greatest watermark emitted; None if there is none, or the task is idle."""
-        return None if self._is_idle else self._greatest
+        return None if self.is_idle else self._greatest
 
 
 class WatermarkGenerator(ABC):
@@ -122,7 +128,8 @@ class WatermarkGenerator(ABC):
     Each subtask has one, for as long as the attempt of the job. It is pickled at the end of each epoch, and the next
     epoch starts with the generator of the last accepted one, possibly in another process. If it keeps the context that
     it was made with, that context is always the current epoch's. The watermark of an epoch is the least one of all
-    tasks that emitted one; it takes effect at the end of the epoch and never decreases.
+    tasks that emitted one; it takes effect at the end of the epoch and never decreases. In real time it takes effect at
+    once, and waits for every task that is not idle, as in Flink.
 
     >>> class AtMarkers(WatermarkGenerator):
     ...     def on_event(self, event, event_timestamp, output):
@@ -148,19 +155,22 @@ class WatermarkGenerator(ABC):
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
         """Called once in each epoch, after the task's elements; may emit a watermark.
 
+        A real-time task calls it after each batch of elements, and twice a second or more without any.
+
         Args:
             output: Receives watermarks.
         """
 
 
-@dataclass(frozen=True)
+@dataclass
 class WatermarkGeneratorContext:
     """The surroundings of a generator. One that keeps its context sees the values of the current epoch.
 
     Attributes:
         subtask: Index of the task, from 0.
-        current_watermark: The watermark at the end of the epoch before; -2**63 if there is none.
-        processing_time: Processing time of the epoch in milliseconds since 1970; constant within an epoch.
+        current_watermark: The watermark at the end of the epoch before; -2**63 if there is none. In real time, the
+            watermark that the elements before have left.
+        processing_time: Processing time of the epoch in milliseconds since 1970. In real time, the current one.
     """
 
     subtask: int

@@ -163,6 +163,7 @@ class AbstractKeyedStateBackend(DescriptorStateStore):
         number_of_key_groups: Its max parallelism.
         key_group_range: The key groups of the subtask.
         slot: Index of the current key.
+        processing_time: The current processing time, in milliseconds since 1970.
         latest_event_time: The greatest event time of the input; known when event time ends.
         event_time_has_ended: Whether it had ended before: timers that were set since then do not fire.
     """
@@ -183,6 +184,7 @@ class AbstractKeyedStateBackend(DescriptorStateStore):
     ) -> None:
         self.slot = NoCurrentKey()
         self.env = env
+        self.processing_time = env.processing_time
         self.operator_identifier = operator_identifier
         self.key_codec = key_codec
         self.number_of_key_groups = number_of_key_groups
@@ -232,7 +234,8 @@ class AbstractKeyedStateBackend(DescriptorStateStore):
         return self.key_codec.storage_array(dict_keys), self.key_codec.hashes(dict_keys)
 
     def set_processing_time(self, now: int) -> None:
-        """Set the time by which entries expire, in milliseconds since 1970; only a real-time task calls it."""
+        """Set the processing time, in milliseconds since 1970; only a real-time task calls it."""
+        self.processing_time = now
 
     def release(self) -> None:
         """Allow the backend to evict keys: no slot that `prepare` has returned so far is used any more."""

@@ -181,8 +181,8 @@ def last_expired_stamp(now: int, time_to_live: int) -> int:
 class StateTtlConfig:
     """Time to live of a state. Create one with `StateTtlConfig.new_builder(ttl).build()`.
 
-    Time is the processing time of the epoch. Expired state is removed when it is read and, a part of the loaded keys at
-    a time, when the subtask takes its snapshot. Compaction drops the rest.
+    Time is the processing time: that of the epoch, or in real time the current one. Expired state is removed when it is
+    read and, a part of the loaded keys at a time, when the subtask takes its snapshot. Compaction drops the rest.
 
     >>> ttl = StateTtlConfig.new_builder("10 min").update_ttl_on_read_and_write().build()
     >>> count = ValueStateDescriptor("count", "bigint")

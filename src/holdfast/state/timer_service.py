@@ -52,11 +52,13 @@ class KeyContext(Protocol):
 
     Attributes:
         slot: Slot of the current key.
+        processing_time: The current processing time, in milliseconds since 1970.
         latest_event_time: The greatest event time of the input; known when event time ends.
         event_time_has_ended: Whether it had ended before: timers that were set since then do not fire.
     """
 
     slot: int
+    processing_time: int
     latest_event_time: int
     event_time_has_ended: bool
 
@@ -126,8 +128,8 @@ class InternalTimerService:
         return self.watermark
 
     def current_processing_time(self) -> int:
-        """Return the processing time of the epoch."""
-        return self._backend.env.processing_time
+        """Return the processing time: of the epoch, or in a real-time task the current one."""
+        return self._backend.processing_time
 
     def register_event_time_timer(self, namespace: Any, time: int) -> None:
         """Add a timer of the current key that fires when the watermark reaches a time."""

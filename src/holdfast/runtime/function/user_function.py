@@ -327,7 +327,8 @@ class TimeDomain(Enum):
 class TimerService(ABC):
     """The current times, and the timers of the current key. All times are milliseconds since 1970-01-01 UTC.
 
-    The processing time is that of the epoch: it is constant within an epoch, and the same when an epoch runs again.
+    The processing time is that of the epoch: it is constant within an epoch, and the same when an epoch runs again. In
+    a real-time job it is the time when the task took the elements that it processes.
 
     >>> from holdfast.testing import OperatorHarness
     >>> class Later(KeyedProcessFunction):

@@ -39,10 +39,17 @@ class WatermarkClock:
     out_of_orderness: int | None
     idleness: int | None
     is_per_partition: bool = False
+    has_generator: bool = False
 
     @classmethod
     def of(cls, strategy: WatermarkStrategy) -> WatermarkClock:
-        return cls(strategy.out_of_orderness, strategy.idleness, strategy.is_per_partition)
+        has_generator = strategy.supplier is not None
+        return cls(strategy.out_of_orderness, strategy.idleness, strategy.is_per_partition, has_generator)
+
+    @property
+    def follows_partitions(self) -> bool:
+        """Whether a real-time task compares the timestamps of its partitions. A generator sees them all as one."""
+        return self.is_per_partition and not self.has_generator
 
     def reached(self, before: int | None, observed: int | None) -> int | None:
         """Return the timestamp of a clock after an epoch, given that before it."""

@@ -316,7 +316,7 @@ class RealTimeTask:
         self._sources = {source.uid: source for source in sources}
         self._at_once = _FIRST_AT_ONCE
         self._sources_of_clocks = plan.sources_of_clocks
-        per_split = [uid for uid, clock in plan.clocks.items() if clock.is_per_partition]
+        per_split = [uid for uid, clock in plan.clocks.items() if clock.follows_partitions]
         separated = {source for uid in per_split for source in self._sources_of_clocks[uid]}
         self._readers = SourceReaders(
             sources, job.descriptor.split_sources, identity.partition, self._at_once, separated
@@ -879,7 +879,7 @@ class RealTimeTask:
             self._polled_at = now = time.monotonic()
             self._readers.wait_seconds = self._longest_poll(now)
             found = self._meter.poll(self._readers.poll) if has_credit else None
-            clocks = [own for own in self._own_clocks.values() if own.is_per_partition]
+            clocks = [own for own in self._own_clocks.values() if own.follows_partitions]
             if found is not None:
                 uid, elements = found
                 self._found_at = time.monotonic()
@@ -1105,11 +1105,12 @@ class _OwnClock:
     def __init__(self, clock: WatermarkClock, sources: frozenset[str]) -> None:
         self._clock = clock
         self.sources = sources
-        self.is_per_partition = self._clock.is_per_partition
+        self.follows_partitions = clock.follows_partitions
         self._partitions: dict[tuple[str, str], tuple[int | None, int]] = {}
         self._reached: int | None = None
         self._heard: int | None = None
         self._paused_at: int | None = None
+        self._is_marked_idle = False
 
     def follow(self, executor: TimestampExecutor) -> None:
         """Follow the executor of the time up to the next barrier."""
@@ -1159,10 +1160,12 @@ class _OwnClock:
 
     def progress(self, now: int) -> int:
         """Return the watermark, also of an idle clock."""
-        if self.is_per_partition:
+        if self.follows_partitions:
             reached = self._slowest(now if self._paused_at is None else self._paused_at)
         else:
-            reached = self._executor.reached()
+            reached = self._executor.reached(now)
+            if (is_idle := self._executor.is_marked_idle) is not None:
+                self._is_marked_idle = is_idle
         if reached is not None and (self._reached is None or reached > self._reached):
             self._reached = reached
         return self._clock.watermark(self._reached)
@@ -1172,10 +1175,11 @@ class _OwnClock:
         watermark, executor = self.progress(now), self._executor
         if self._heard is None or executor.records_in != self._rows:
             self._rows, self._heard = executor.records_in, now
+        if self._paused_at is not None:
+            return watermark
         idleness = self._clock.idleness
-        if idleness is not None and self._paused_at is None and now - self._heard >= idleness:
-            return IDLE
-        return watermark
+        is_silent = idleness is not None and now - self._heard >= idleness
+        return IDLE if is_silent or self._is_marked_idle else watermark
 
 
 def _by_subtask(states: Any) -> Iterator[tuple[int, OperatorSnapshot]]:

@@ -608,7 +608,10 @@ class TimestampExecutor(StepExecutor):
 
     Attributes:
         latest: The greatest one since a real-time task has set it to None.
+        is_marked_idle: What the watermark generator has said of it; None if nothing.
     """
+
+    is_marked_idle: bool | None = None
 
     def __init__(self, step: Step, strategy: WatermarkStrategy, subtask: int, epoch: int) -> None:
         super().__init__(step, subtask)
@@ -641,8 +644,12 @@ class TimestampExecutor(StepExecutor):
             raise user_error(error, self.step.uid, None, self._epoch, "assigning a timestamp")
         return to_event_times(found)
 
-    def reached(self) -> int | None:
-        """Return the greatest timestamp of this task so far, or that of its watermark generator; None without any."""
+    def reached(self, now: int) -> int | None:
+        """Return the greatest timestamp of this task so far, or that of its watermark generator; None without any.
+
+        Args:
+            now: The processing time, in a real-time task.
+        """
         return self._greatest
 
     def report(self) -> StepReport:
@@ -702,6 +709,7 @@ class WatermarkGeneratorExecutor(TimestampExecutor):
     ) -> None:
         super().__init__(step, strategy, context.subtask, epoch)
         self._output = WatermarkOutput()
+        self._context = context
         self._held = held
         assert strategy.supplier is not None
         try:
@@ -727,17 +735,23 @@ class WatermarkGeneratorExecutor(TimestampExecutor):
             raise user_error(error, self.step.uid, None, self._epoch, "generating a watermark") from error
         return assigned
 
-    def reached(self) -> int | None:
+    def set_time(self, epoch: EpochDescriptor) -> None:
+        self._context.processing_time = epoch.processing_time
+        self._context.current_watermark = epoch.event_time.before(self.step.uid)
+
+    def reached(self, now: int) -> int | None:
+        self._context.processing_time = max(self._context.processing_time, now)
         try:
             self._generator.on_periodic_emit(self._output)
         except HoldfastError:
             raise
         except Exception as error:
             raise user_error(error, self.step.uid, None, self._epoch, "generating a watermark") from error
+        self.is_marked_idle = self._output.is_idle
         return self._output.reached
 
     def report(self) -> StepReport:
-        reached = self.reached()
+        reached = self.reached(self._context.processing_time)
         try:
             held = _pickled(self._generator)
         except Exception as error:

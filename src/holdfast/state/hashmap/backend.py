@@ -411,6 +411,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         ) from self._failure
 
     def set_processing_time(self, now: int) -> None:
+        super().set_processing_time(now)
         for handle in self._handles.values():
             if isinstance(handle, ExpiringHandle):
                 handle.set_processing_time(now)
@@ -453,7 +454,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         layout = StateLayout.of(descriptor, self.key_codec, schema)
         layout.value.owner = f"State {descriptor.name!r} of operator {self.operator_identifier!r}"
         reader = self._reader
-        return layout if reader is None else reader.evolve_layout(layout, self.env.processing_time)
+        return layout if reader is None else reader.evolve_layout(layout, self.processing_time)
 
     def _attach(self, handle: CellHandle[Any], layout: StateLayout) -> None:
         """Bind a handle to the loaded state of this version."""

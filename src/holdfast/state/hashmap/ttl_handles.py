@@ -36,7 +36,7 @@ class ExpiringHandle(CellHandle[Any]):
         self._returns_expired = config.state_visibility is StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp
         self._cleanup = config.cleanup_strategies
         self._ttl = config.ttl
-        self.set_processing_time(backend.env.processing_time)
+        self.set_processing_time(backend.processing_time)
 
     def set_processing_time(self, now: int) -> None:
         """Set the time by which entries expire, in milliseconds since 1970."""
