@@ -40,6 +40,33 @@ doubled = words.map(lambda row: row, "word string, n bigint").uid("map").transfo
 print(list(doubled.execute_and_collect()))
 """
 """Beside the README's: rows that the driver brings, and a transform."""
+IN_REAL_TIME = """
+import sys
+from holdfast.common import WatermarkStrategy
+from holdfast.datastream import KeyedProcessFunction, ParquetFileSink, StreamExecutionEnvironment
+from holdfast.datastream.connectors.number_seq import NumberSequenceSource
+from holdfast.datastream.state import ValueStateDescriptor
+
+
+class Count(KeyedProcessFunction):
+    def open(self, runtime_context):
+        self.count = runtime_context.get_state(ValueStateDescriptor("count", "bigint", 0))
+
+    def process_element(self, row, ctx):
+        self.count.update(self.count.value() + 1)
+        yield ctx.get_current_key(), self.count.value()
+
+
+env = StreamExecutionEnvironment.get_execution_environment({
+    "execution.trigger": "real-time",
+    "execution.checkpointing.dir": "real-time-checkpoints",
+    "parallelism.default": 2,
+})
+numbers = env.from_source(NumberSequenceSource(1, 1000), WatermarkStrategy.no_watermarks(), "numbers").uid("numbers")
+counts = numbers.key_by(lambda n: n % 5, "bigint").process(Count(), "key bigint, count bigint").uid("counts")
+counts.sink_to(ParquetFileSink("real-time-out")).uid("out")
+env.execute("numbers")
+"""
 
 
 def run(*command: object, directory: Path) -> str:
@@ -113,6 +140,11 @@ def test_a_new_project_is_tested_and_a_machine_is_checked_without_spark(tmp_path
 @pytest.mark.parametrize("which", ["oldest", "newest"])
 def test_the_readme_runs_with_the_packages_of_the_extra(tmp_path: Path, wheel: Path, which: str) -> None:
     readme_runs(tmp_path, f"{wheel}[spark]", python=which)
+    (tmp_path / "real_time.py").write_text(IN_REAL_TIME, encoding="utf-8")
+    run(tmp_path / "environment" / "bin" / "python", "real_time.py", directory=tmp_path)
+    rows = ds.dataset(tmp_path / "real-time-out", format="parquet").to_table().to_pylist()
+    expected = [(key, count) for key in range(5) for count in range(1, 201)]
+    assert sorted((row["key"], row["count"]) for row in rows) == expected
 
 
 @pytest.mark.parametrize("which", ["oldest", "newest"])
