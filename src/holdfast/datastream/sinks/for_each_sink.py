@@ -20,7 +20,9 @@ class ForEachSink(Sink):
     Args:
         write: A function of an element, or an object with `process(element)` and, if it needs them,
             `open(partition_id, epoch_id)` and `close(error)`, as `DataStreamWriter.foreach` of Spark takes it. Its
-            `flush()`, if it has one, is called before each checkpoint and returns when all is delivered.
+            `flush()`, if it has one, is called before each checkpoint and returns when all is delivered. In a real-time
+            job `open` is called when the task begins, and again behind a barrier if it has returned False; `close` is
+            called when the task ends.
 
     Raises:
         ConfigurationError: It is neither.
@@ -47,8 +49,6 @@ class ForEachSink(Sink):
 
 
 class _ForEachWriter(SinkWriter):
-    writes_directly = True
-
     def __init__(self, target: Any, context: WriterInitContext) -> None:
         # A task has its own, as in Spark: other tasks of this process must not share its connections.
         self._target = target = copy.deepcopy(target) if hasattr(target, "process") else target
@@ -57,6 +57,7 @@ class _ForEachWriter(SinkWriter):
         self._is_open = True
         if opened is not None:
             self._is_open = opened(context.subtask, context.epoch) is not False
+        self.writes_directly = self._is_open  # one that has refused an epoch is asked again for the next one
 
     def write(self, element: Any, context: WriterContext) -> None:
         if self._is_open:

@@ -200,7 +200,7 @@ class BatchContext:
         self.backend.release()
         self._dict_keys = dict_keys
         self._slots = self.backend.prepare(dict_keys, hashes)
-        self.timestamps = timestamps
+        self.timestamps, self._domain = timestamps, None  # a real-time task has fired timers before it
 
     def begin_timers(self, slots: Rows, times: Rows, domain: TimeDomain) -> None:
         """Begin timers of these keys."""

@@ -177,7 +177,7 @@ class ElementContext(KeyedProcessFunction.OnTimerContext, ProcessFunction.Contex
 
 
 class SubtaskTimerService(TimerService):
-    """The times of a task. The processing time is that of the epoch, and constant within it."""
+    """The times of a task."""
 
     def __init__(self, info: SubtaskInfo) -> None:
         self._info = info

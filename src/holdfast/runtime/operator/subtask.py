@@ -211,6 +211,7 @@ class OperatorSubtask:
     def set_times(self, processing_time: int, watermark: int) -> None:
         """Set the times that functions see from now on, in a real-time task."""
         self.info.processing_time, self.info.watermark = processing_time, watermark
+        self.context.set_watermark(watermark)
         if self.backend is not None:
             self.backend.set_processing_time(processing_time)
 

@@ -376,9 +376,11 @@ class RealTimeTask:
         threading.Thread(target=self._acknowledge_snapshots, name="holdfast-snapshots", daemon=True).start()
         if self._before is not None:
             self._input, self._left_at = self._before.run(batches), time.monotonic()
+        has_failed = True
         try:
             with paused_garbage_collection():
                 yield from self._run(batches)
+            has_failed = False
         except EngineUnavailableError:
             raise  # nobody hears it
         except HoldfastError as error:
@@ -398,7 +400,7 @@ class RealTimeTask:
                 task.abort()
             for writer in self._writers.values():
                 with suppress(Exception):  # what it has written since the last barrier is written again
-                    writer.close()
+                    writer.abort() if has_failed else writer.close()
 
     def _run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if self._gate is None:

@@ -430,7 +430,8 @@ class SinkExecutor(StepExecutor):
         step: The sink.
         context: The context of a new writer.
         epoch: The epoch.
-        kept: Writers of a real-time task that go on behind barriers, by uid; None in an epoch job.
+        kept: Writers of a real-time task that go on behind barriers, by uid, which the task closes; None in an epoch
+            job.
     """
 
     def __init__(
@@ -439,15 +440,17 @@ class SinkExecutor(StepExecutor):
         super().__init__(step, context.subtask)
         self._epoch = epoch
         self._context = _ElementContext(epoch.event_time.before(step.uid))
-        self._kept = kept
         before = None if kept is None else kept.get(step.uid)
         self._writer = before or self._guard("opening the writer", step.sink.create_writer, context)
+        self._is_kept = kept is not None and getattr(self._writer, "writes_directly", False)
+        if kept is not None and self._is_kept:
+            kept[step.uid] = self._writer
         self._write_batch = getattr(self._writer, "write_batch", None)
         takes_columns = isinstance(self._writer, ColumnSinkWriter) and self._writer.takes_columns
         self._write_columns = self._writer.write_columns if takes_columns else None
         self._letters: list[Any] = []
         self._timestamps: list[int | None] = []
-        self._is_flushed = False
+        self._flushed: bool | None = None
         self._element: Any = None
 
     def set_time(self, epoch: EpochDescriptor) -> None:
@@ -456,7 +459,7 @@ class SinkExecutor(StepExecutor):
 
     def accept(self, chunk: Chunk) -> None:
         self.records_in += len(chunk)
-        self._is_flushed = False
+        self._flushed = None
         is_whole = self._write_batch is None and self._write_columns is None
         for piece in [chunk] if is_whole else chunk.split_for_arrow():
             self._accept_part(piece)
@@ -527,16 +530,15 @@ class SinkExecutor(StepExecutor):
         Raises:
             CheckpointDeclinedError: It is not possible now; the executor goes on.
         """
-        if not self._is_flushed:
+        # The barrier at the end may follow one that was declined, with no elements between them.
+        if self._flushed is not self._epoch.is_last:
             self._guard("flushing", self._writer.flush, self._epoch.is_last)
-            self._is_flushed = True
+            self._flushed = self._epoch.is_last
 
     def report(self) -> StepReport:
         self.flush()
         committables = self._guard("preparing the commit", self._committables)
-        if self._kept is not None and getattr(self._writer, "writes_directly", False):
-            self._kept[self.step.uid] = self._writer
-        else:
+        if not self._is_kept:
             self._guard("closing the writer", self._writer.close)
         counted = {} if self.step.dead_letters is None else {SEND_ERRORS: ["counter", self.records_out]}
         return StepReport(
@@ -555,6 +557,8 @@ class SinkExecutor(StepExecutor):
         return committables
 
     def abort(self) -> None:
+        if self._is_kept:
+            return
         try:
             self._writer.abort()
         except Exception:  # noqa: BLE001 - the attempt has failed already; its staged files are swept by name
