@@ -163,6 +163,12 @@ class _Writer:
 
     writes_directly: bool = False
 
+    def set_processing_time(self, now: int) -> None:
+        """Take the current processing time, in milliseconds since 1970, before elements come.
+
+        Only a real-time task calls it. In an epoch the time is that of the context.
+        """
+
     def flush(self, end_of_input: bool) -> None:
         """Make all output durable; called before `prepare_commit`. May block.
 

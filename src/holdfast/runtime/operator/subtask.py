@@ -255,7 +255,7 @@ class OperatorSubtask:
     def _fire_all(
         self, domain: TimeDomain, run: Callable[..., None], fire: Callable[[int], None], out: list[Any]
     ) -> None:
-        if self._spec.shape not in ("process", "groups"):
+        if self._spec.shape not in ("process", "groups") and not self._has_left_timers(domain):
             return
         context = self.context
         context.domain = domain
@@ -269,6 +269,12 @@ class OperatorSubtask:
         finally:
             context.element_timestamp = context.domain = None
         emission.end()
+
+    def _has_left_timers(self, domain: TimeDomain) -> bool:
+        """Return whether another function had the state before, and left timers that would be due for ever."""
+        if self.backend is None or domain is not TimeDomain.PROCESSING_TIME:
+            return False
+        return self.backend.least_processing_time() is not None
 
     def _without_tagged(self, emitted: list[Any]) -> list[Any]:
         """Return the main output; PyFlink's `yield tag, value` goes to the side outputs."""

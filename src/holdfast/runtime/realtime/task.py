@@ -26,7 +26,7 @@ from holdfast.errors import (
     StorageError,
     error_to_json,
 )
-from holdfast.kernel.clock import Clock
+from holdfast.kernel.clock import Clock, ForwardTime
 from holdfast.kernel.secret import get_logger
 from holdfast.kernel.watermark import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.runtime.exchange.layout import MessageLayout, arriving_layout, message_batch
@@ -290,7 +290,7 @@ class RealTimeTask:
         self._job, self._files = job.delaying_writes()
         self._stage = stage
         self._identity = identity
-        self._clock = clock
+        self._clock, self._time = clock, ForwardTime(clock)
         plan = job.descriptor.plan
         self._clocks = tuple(sorted(plan.clocks))
         self._plan = job.stage(identity.stage)
@@ -458,6 +458,7 @@ class RealTimeTask:
                     self._wait_for_item(min(_IDLE_SECONDS, self._turn_until - time.monotonic()))
             yield from self._end_turn()
         first = self._accepted
+        self._time = ForwardTime(self._clock, first.processing_time)
         # Its functions hear of these checkpoints when they open, and not at its barrier again.
         quiet = replace(first.notifications, completed=None, aborted=())
         self._begun[first.epoch] = replace(first, notifications=quiet)
@@ -487,7 +488,10 @@ class RealTimeTask:
             if isinstance(executor, TimestampExecutor) and executor.step.is_clock:
                 uid = executor.step.uid
                 sources = self._sources_of_clocks[uid]
-                self._own_clocks.setdefault(uid, _OwnClock(epoch.event_time.clocks[uid], sources)).follow(executor)
+                clock = epoch.event_time.clocks[uid]
+                if self._gate is not None:  # it reads no partitions
+                    clock = replace(clock, is_per_partition=False)
+                self._own_clocks.setdefault(uid, _OwnClock(clock, sources)).follow(executor)
         self._fired_at = None
         self._set_time()
 
@@ -514,7 +518,7 @@ class RealTimeTask:
             epoch,
             epoch=epoch.epoch + 1,
             try_number=0,
-            processing_time=self._clock.now_ms(),
+            processing_time=self._time.now_ms(),
             event_time=replace(epoch.event_time, is_over=False),
             versions=versions,
             operator_states=states,
@@ -603,7 +607,7 @@ class RealTimeTask:
             if uid in self._ended:
                 known[at] = MAX_WATERMARK
             elif own is not None:
-                known[at] = own.watermark(self._clock.now_ms())
+                known[at] = own.watermark(self._time.now_ms())
         return known
 
     def _last(self, current: Mapping[str, int]) -> dict[str, int]:
@@ -613,7 +617,7 @@ class RealTimeTask:
             if current[uid] == MAX_WATERMARK:
                 own = self._own_clocks.get(uid)
                 if own is not None:
-                    found[uid] = own.progress(self._clock.now_ms())
+                    found[uid] = own.progress(self._time.now_ms())
                 elif self._gate is not None:
                     found[uid] = self._gate.latest(at)
         return found
@@ -640,12 +644,9 @@ class RealTimeTask:
     def _set_time(self) -> None:
         """Let the steps see the current time, and the watermarks of the round before."""
         times = StreamEventTime(self._epoch.event_time, self._watermarks)
-        now = self._epoch.at(self._now(), times)
+        now = self._epoch.at(self._time.now_ms(), times)
         for executor in self._task.executors:
             executor.set_time(now)
-
-    def _now(self) -> int:
-        return max(self._clock.now_ms(), self._epoch.processing_time)
 
     def _fire_if_due(self, *, has_elements: bool) -> None:
         """Fire if something may be due: behind elements, at other watermarks, or at the time of a timer."""
@@ -659,7 +660,7 @@ class RealTimeTask:
         for executor in self._task.executors:
             current = dict(zip(self._clocks, self._current(), strict=True))
             times = StreamEventTime(self._epoch.event_time, self._watermarks, current, self._last(current))
-            executor.set_time(self._epoch.at(self._now(), times))
+            executor.set_time(self._epoch.at(self._time.now_ms(), times))
             self._task.end_of_input(executor, {})
             step = executor.step
             self._watermarks[step.uid] = times.after(step.uid, step.clocks, {})
@@ -668,7 +669,7 @@ class RealTimeTask:
         """Return the seconds until the next processing-time timer."""
         times = [executor.least_timer() for executor in self._task.executors if isinstance(executor, KeyedStepExecutor)]
         least = min((at for at in times if at is not None), default=None)
-        return None if least is None else max(0.0, (least - self._clock.now_ms()) / 1000)
+        return None if least is None else max(0.0, (least - self._time.now_ms()) / 1000)
 
     # Output
 
@@ -892,7 +893,7 @@ class RealTimeTask:
                 for _ in self._task.take_source(self._sources[uid], elements):
                     yield from self._output()
                 for own in clocks:
-                    own.observe((uid, self._readers.polled_split), self._clock.now_ms())
+                    own.observe((uid, self._readers.polled_split), self._time.now_ms())
             for own in clocks:
                 for uid in own.sources:
                     own.end_partitions(uid, self._readers.ended_splits(uid))
@@ -916,12 +917,12 @@ class RealTimeTask:
         if self._splits_of:
             for own in self._own_clocks.values():
                 for uid, assigned in self._splits_of.items():
-                    own.begin_partitions(uid, assigned, self._clock.now_ms())
+                    own.begin_partitions(uid, assigned, self._time.now_ms())
             self._splits_of = {}
 
     def _align(self) -> None:
         """Pause the sources that are above their limits, and report watermarks that have changed, if it is time."""
-        now = self._clock.now_ms()
+        now = self._time.now_ms()
         paused: set[str] = set()
         for uid, limit in self._limits.items():
             if self._own_clocks[uid].progress(now) > limit:

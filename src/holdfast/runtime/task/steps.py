@@ -446,6 +446,7 @@ class SinkExecutor(StepExecutor):
         if kept is not None and self._is_kept:
             kept[step.uid] = self._writer
         self._write_batch = getattr(self._writer, "write_batch", None)
+        self._set_processing_time = getattr(self._writer, "set_processing_time", None)
         takes_columns = isinstance(self._writer, ColumnSinkWriter) and self._writer.takes_columns
         self._write_columns = self._writer.write_columns if takes_columns else None
         self._letters: list[Any] = []
@@ -456,6 +457,8 @@ class SinkExecutor(StepExecutor):
     def set_time(self, epoch: EpochDescriptor) -> None:
         self._epoch = epoch
         self._context.watermark = epoch.event_time.before(self.step.uid)
+        if self._set_processing_time is not None:
+            self._set_processing_time(epoch.processing_time)
 
     def accept(self, chunk: Chunk) -> None:
         self.records_in += len(chunk)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ from holdfast.datastream import BroadcastProcessFunction, CoProcessFunction, Key
 from holdfast.datastream.connectors.base import Sink
 from holdfast.datastream.state import MapStateDescriptor
 from holdfast.errors import CheckpointDeclinedError, JobExecutionError
+from holdfast.kernel.clock import SystemClock
 from holdfast.runtime.function.sink import SinkWriter
 from holdfast.runtime.master.job_client import JobClient
 from holdfast.runtime.operator.batch_function import BatchFunction
 from holdfast.testing.real_time_runner import RealTimeProgram
-from tests.unit.runtime.realtime.test_processing_time import HeldClock
+from tests.stories.turns import ENGINES, MovedClock, Partitions, start
+from tests.unit.runtime.realtime.test_processing_time import BEGIN, SECOND, HeldClock
 from tests.unit.runtime.realtime.test_real_time_jobs import ONE_OR_TWO, Rows, until
 from tests.unit.runtime.realtime.test_watermark_alignment import ALLOWED, QUIET, READING, Timed, alone, stop
 
@@ -238,3 +241,144 @@ def test_a_sink_hears_of_the_end_also_behind_a_barrier_that_was_declined(
     client.stop_with_savepoint(True, str(tmp_path / "savepoints")).result(60)
     client.await_termination()
     assert [end for name, end in HEARD if name == "takes all"] == [False, True]
+
+
+class Timely(Sink):
+    def create_writer(self, context: Any) -> SinkWriter:
+        return _TimelyWriter()
+
+
+class _TimelyWriter(SinkWriter):
+    now = 0
+
+    def set_processing_time(self, now: int) -> None:
+        self.now = now
+
+    def write(self, element: Any, context: Any) -> None:
+        HEARD.append((element.at, self.now))
+
+
+@ONE_OR_TWO
+def test_a_writer_knows_the_time_at_which_elements_come(tmp_path: Path, tasks: int) -> None:
+    ALLOWED.update(rows=0)
+    program, clock = RealTimeProgram(), HeldClock()
+    rows = program.from_source(Timed("rows", [1, 2, 3], ends=False), NO_WATERMARKS, "rows").uid("rows")
+    rows.key_by("at").process(Keyed(), READING).uid("keyed").sink_to(Timely()).uid("out")
+    client = JobClient(program.master(tmp_path, QUIET, parallelism=tasks, source_tasks=1, clock=clock))
+    client.trigger_checkpoint().result(60)
+    for count in (1, 2, 3):
+        clock.seconds = 4000 * count
+        ALLOWED.update(rows=count)
+        until(lambda count=count: len(HEARD) == 2 * count)  # type: ignore[misc]
+    stop(client)
+    assert [heard for heard in HEARD if heard[0] != "keyed"] == [
+        (count, BEGIN + 4000 * count * SECOND) for count in (1, 2, 3)
+    ]
+
+
+class Same(KeyedProcessFunction):
+    def process_element(self, row: Any, ctx: Any) -> Iterator[Any]:
+        yield row
+
+
+class Alarm(KeyedProcessFunction):
+    def process_element(self, row: Any, ctx: Any) -> Iterator[Any]:
+        ctx.timer_service().register_event_time_timer(row.at)
+        return iter(())
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
+        HEARD.append(timestamp)
+        yield timestamp
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_event_time_by_partitions_behind_an_exchange_follows_the_tasks(tmp_path: Path, engine: str) -> None:
+    def build(stream: Any) -> None:
+        same = stream.key_by("source").process(Same(), READING).uid("same")
+        timed = same.assign_timestamps_and_watermarks(alone().per_partition())
+        timed.key_by("source").process(Alarm(), "bigint").uid("alarms").for_each_epoch(Rows().write).uid("out")
+
+    source = Partitions(f"tasks-{engine}", [[("a", at) for at in (100, 200, 300)]], at_once=1)
+    client = start(engine, build, source, READING, tmp_path, parallelism=1, source_tasks=1)
+    until(lambda: source.is_read and len(HEARD) >= 2)
+    stop(client)
+    assert HEARD[:2] == [100, 200]
+
+
+class SetBack(SystemClock):
+    """A wall clock that is some seconds behind; monotonic time goes on."""
+
+    behind = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() - self.behind * SECOND
+
+
+class Times(KeyedProcessFunction):
+    def process_element(self, row: Any, ctx: Any) -> Iterator[Any]:
+        HEARD.append(ctx.timer_service().current_processing_time())
+        yield row
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_processing_time_goes_on_when_the_wall_clock_is_set_back(tmp_path: Path, engine: str) -> None:
+    """Within a job, behind a barrier, and in a job that continues on a host whose clock is behind."""
+    clock, options = SetBack(), {"execution.checkpointing.interval": "1 h"}
+    source = Partitions(f"times-{engine}", [[("a", at) for at in range(8)]], at_once=1)
+
+    def build(stream: Any) -> None:
+        stream.key_by("source").process(Times(), READING).uid("times").for_each_epoch(Rows().write).uid("out")
+
+    def add(count: int) -> None:
+        time.sleep(0.05)
+        source.allow(count)
+        until(lambda: len(HEARD) >= count)
+
+    source.allow(0)
+    for first in (0, 4):
+        client = start(engine, build, source, READING, tmp_path, options, clock=clock, parallelism=1, source_tasks=1)
+        add(first + 1)
+        clock.behind += 50
+        add(first + 2)
+        client.trigger_checkpoint().result(60)
+        clock.behind += 50
+        add(first + 3)
+        add(first + 4)
+        stop(client)
+        clock.behind += 50
+    for of_job in (HEARD[:4], HEARD[4:]):
+        assert all(before < after for before, after in pairwise(of_job)), HEARD
+    assert HEARD[4] > HEARD[0], "the second job goes on from the checkpoint"
+
+
+class Waits(KeyedProcessFunction):
+    def process_element(self, row: Any, ctx: Any) -> Iterator[Any]:
+        now = ctx.timer_service().current_processing_time()
+        ctx.timer_service().register_processing_time_timer(now + 3_600_000)
+        yield row
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_timers_of_a_function_that_was_replaced_cost_nothing(tmp_path: Path, engine: str) -> None:
+    clock, options = MovedClock(), {"execution.checkpointing.interval": "1 h"}
+    source = Partitions(f"left-{engine}", [[("a", 1), ("a", 2)]])
+
+    def waits(stream: Any) -> None:
+        stream.key_by("at").process(Waits(), READING).uid("keyed").for_each_epoch(Rows().write).uid("out")
+
+    def reduces(stream: Any) -> None:
+        stream.key_by("at").reduce(lambda a, b: b).uid("keyed").for_each_epoch(Rows().write).uid("out")
+
+    client = start(engine, waits, source, READING, tmp_path, options, clock=clock, parallelism=1, source_tasks=1)
+    until(lambda: source.is_read)
+    client.trigger_checkpoint().result(60)
+    stop(client)
+    clock.advance(7_200_000)
+    client = start(engine, reduces, source, READING, tmp_path, options, clock=clock, parallelism=1, source_tasks=1)
+    client.trigger_checkpoint().result(60)
+    time.sleep(0.5)
+    began = time.process_time()
+    time.sleep(2)
+    used = time.process_time() - began
+    stop(client)
+    assert used < 1, "a task without work waits"

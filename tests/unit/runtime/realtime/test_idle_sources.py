@@ -42,6 +42,9 @@ class HeldClock(SystemClock):
     def now_ms(self) -> int:
         return self.time
 
+    def monotonic(self) -> float:
+        return self.now_ms() / 1000
+
 
 class Timers(KeyedProcessFunction):
     """Sets a timer for the time of each element."""

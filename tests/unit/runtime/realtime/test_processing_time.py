@@ -57,6 +57,9 @@ class HeldClock(SystemClock):
     def now_ms(self) -> int:
         return BEGIN + self.seconds * SECOND
 
+    def monotonic(self) -> float:
+        return self.now_ms() / 1000
+
 
 class AtTheEnd(ProcessingTimeTrigger):
     """Records the elements that it is called with."""

@@ -531,6 +531,9 @@ class RecordStaging(ColumnSinkWriter):
             self._stage(record, size)
         return True
 
+    def set_processing_time(self, now: int) -> None:
+        self._now = now
+
     def _rejection_reason(self, record: KafkaRecord, size: int) -> str | None:
         if size > self._largest:
             return (
