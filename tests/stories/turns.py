@@ -279,3 +279,20 @@ class MovedClock(SystemClock):
 
     def now_ms(self) -> int:
         return super().now_ms() + self._ahead
+
+
+class HeldClock(SystemClock):
+    """A clock that stands until a test moves it. A sleep takes the time that it says.
+
+    Attributes:
+        time: Milliseconds since 1970.
+    """
+
+    def __init__(self, time: int | None = None) -> None:
+        self.time = super().now_ms() if time is None else time
+
+    def now_ms(self) -> int:
+        return self.time
+
+    def monotonic(self) -> float:
+        return self.time / 1000

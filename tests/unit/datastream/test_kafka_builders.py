@@ -25,11 +25,12 @@ from holdfast.datastream.connectors.kafka import (
     KafkaSource,
 )
 from holdfast.datastream.connectors.kafka import records as record_limits
-from holdfast.datastream.connectors.kafka.records import KafkaRecord, RecordLimits
+from holdfast.datastream.connectors.kafka.records import KafkaRecord, RecordLimits, RecordStaging
 from holdfast.datastream.connectors.kafka.topic_ranges import COLUMNS
 from holdfast.datastream.formats.json import JsonRowDeserializationSchema
 from holdfast.datastream.stream.stream_factory import elements_of
 from holdfast.errors import ConfigurationError
+from holdfast.runtime.function.sink import RefusedElementError, WriterContext, WriterInitContext
 from holdfast.testing import EpochProgram
 
 
@@ -274,6 +275,29 @@ def test_a_topic_refuses(change: dict[str, Any], reason: str | None) -> None:
     record = KafkaRecord("t", b"k", b"v", (), -1, 1_000_000)._replace(**change)
     found = limits.rejection_reason(record, 1000, 1_000_000, None)
     assert found is None if reason is None else reason in str(found)
+
+
+def test_a_writer_of_a_real_time_job_compares_timestamps_with_the_current_time(tmp_path: Path) -> None:
+    """An hour and more after the barrier, a record of that time is not ahead."""
+    context = WriterInitContext("1" * 32, "out", 1, 0, 1, 0, 1, Types.STRING(), str(tmp_path), is_real_time=True)
+    writer = RecordStaging(schema(), context, {}, limits={"words": RecordLimits(1000, 1, ahead=3_600_000)})
+    arrival = Arrival(4_000_000)
+    with pytest.raises(RefusedElementError, match="rejects those more than 1:00:00 ahead"):
+        writer.write("early", arrival)
+    writer.set_processing_time(4_000_000)
+    writer.write("in time", arrival)
+    writer.abort()
+
+
+class Arrival(WriterContext):
+    def __init__(self, timestamp: int) -> None:
+        self.at = timestamp
+
+    def timestamp(self) -> int:
+        return self.at
+
+    def current_watermark(self) -> int:
+        return 0
 
 
 def test_what_is_sent_with_the_codec_of_the_topic_is_kept_as_it_is() -> None:

@@ -152,7 +152,7 @@ class Buckets(ABC):
         """Return a writer that writes each row with the writer of its bucket.
 
         Args:
-            processing_time: The epoch's processing time, in milliseconds.
+            processing_time: The processing time at the begin of the epoch, in milliseconds.
             keeps_columns: Whether files contain the columns that directories are named by.
             create: Creates the writer of a bucket.
         """
@@ -177,7 +177,7 @@ BASE_PATH: Final = _BasePath()
 
 @dataclass(frozen=True)
 class TimeBuckets(Buckets):
-    """A directory for each hour, day or another unit, by the processing time of the epoch.
+    """A directory for each hour, day or another unit, by processing time.
 
     Attributes:
         pattern: A pattern of Java's `DateTimeFormatter` with the letters `yyyy`, `yy`, `MM`, `dd`, `DDD`, `HH`, `mm`
@@ -195,7 +195,7 @@ class TimeBuckets(Buckets):
         self.directory(0)
 
     def writer(self, processing_time: int, keeps_columns: bool, create: WriterFactory) -> BatchSinkWriter:
-        return create(self.directory(processing_time))
+        return _TimeWriter(self, processing_time, create)
 
     def directory(self, milliseconds: int) -> str:
         try:
@@ -220,6 +220,18 @@ class TimeBuckets(Buckets):
                 "in single quotes."
             )
         return token.strip("'") if len(token) > 1 else token
+
+
+class _TimeWriter(PartitionedStaging):
+    def __init__(self, buckets: TimeBuckets, processing_time: int, create: WriterFactory) -> None:
+        super().__init__((), lambda values: create(values[0]))
+        self._buckets, self._now = buckets, processing_time
+
+    def set_processing_time(self, now: int) -> None:
+        self._now = now
+
+    def _split(self, batch: pa.RecordBatch) -> Iterator[tuple[Values, pa.RecordBatch]]:
+        yield (self._buckets.directory(self._now),), batch
 
 
 @dataclass(frozen=True)

@@ -347,7 +347,7 @@ class TimerService(ABC):
 
     @abstractmethod
     def current_processing_time(self) -> int:
-        """Return the processing time of the epoch."""
+        """Return the processing time: of the epoch, or in real time the current one."""
 
     @abstractmethod
     def current_watermark(self) -> int:
@@ -758,7 +758,7 @@ class _BaseContext(ABC):
 
     @abstractmethod
     def current_processing_time(self) -> int:
-        """Return the processing time of the epoch in milliseconds since 1970."""
+        """Return the processing time in milliseconds since 1970: of the epoch, or in real time the current one."""
 
     @abstractmethod
     def current_watermark(self) -> int:

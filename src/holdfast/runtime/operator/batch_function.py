@@ -173,7 +173,7 @@ class BatchContext:
         uid: The operator.
         backend: Its keyed state.
         watermark: The watermark, in milliseconds since 1970.
-        processing_time: The processing time of the epoch, in milliseconds since 1970.
+        processing_time: The processing time of the epoch, or in real time the current one, in milliseconds since 1970.
         timestamps: Event time of each row of the batch, null for a row without one; in `on_timers` the time of each
             timer. None without event time.
     """
@@ -239,7 +239,7 @@ class BatchContext:
         return self.watermark
 
     def current_processing_time(self) -> int:
-        """Return the processing time of the epoch in milliseconds since 1970."""
+        """Return the processing time in milliseconds since 1970: of the epoch, or in real time the current one."""
         return self.processing_time
 
     def time_domain(self) -> TimeDomain | None:

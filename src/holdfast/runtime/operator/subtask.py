@@ -184,6 +184,11 @@ class OperatorSubtask:
         emission.end()
         return self._without_tagged(out) if self._spec.side_outputs else out
 
+    @property
+    def fires_timers(self) -> bool:
+        """Whether a function of this shape can have timers of its own."""
+        return self._spec.shape in ("process", "groups", "batches")
+
     def snapshot_state(self, checkpoint_id: int | None = None) -> None:
         """Call `snapshot_state` of the function at the end of the epoch, before state is written.
 
@@ -255,7 +260,7 @@ class OperatorSubtask:
     def _fire_all(
         self, domain: TimeDomain, run: Callable[..., None], fire: Callable[[int], None], out: list[Any]
     ) -> None:
-        if self._spec.shape not in ("process", "groups") and not self._has_left_timers(domain):
+        if not self.fires_timers:
             return
         context = self.context
         context.domain = domain
@@ -269,12 +274,6 @@ class OperatorSubtask:
         finally:
             context.element_timestamp = context.domain = None
         emission.end()
-
-    def _has_left_timers(self, domain: TimeDomain) -> bool:
-        """Return whether another function had the state before, and left timers that would be due for ever."""
-        if self.backend is None or domain is not TimeDomain.PROCESSING_TIME:
-            return False
-        return self.backend.least_processing_time() is not None
 
     def _without_tagged(self, emitted: list[Any]) -> list[Any]:
         """Return the main output; PyFlink's `yield tag, value` goes to the side outputs."""

@@ -312,6 +312,8 @@ class KeyedStepExecutor(OperatorExecutor):
         self._backend.latest_event_time = event_time.latest(self.step.clocks, observed)
         # Only if sources have ended before others: then this is called again and again.
         self._backend.event_time_has_ended = event_time.before(self.step.uid) == MAX_WATERMARK
+        if not self._operator.fires_timers:
+            self._drop_left_timers()
         of_columns = self._panes or self._batches
         if of_columns is not None:
             return self._emitted_batch(*of_columns.close(watermark, self._epoch.processing_time))
@@ -319,6 +321,13 @@ class KeyedStepExecutor(OperatorExecutor):
         fired += self._operator.advance_watermark(watermark)
         fired += self._operator.fire_processing_time(self._epoch.processing_time)
         return self._emitted(fired)
+
+    def _drop_left_timers(self) -> None:
+        """Delete due timers of another function that had this state before: nothing fires them, so they stay due."""
+        timers, now = self._backend.timers, self._epoch.processing_time
+        least = timers.least_processing_time()
+        if least is not None and least <= now:
+            timers.take_due_processing_time(now)
 
     def _emitted_batch(self, batch: pa.RecordBatch, timestamps: Timestamps) -> Chunk:
         self.records_out += batch.num_rows
@@ -747,7 +756,7 @@ class WatermarkGeneratorExecutor(TimestampExecutor):
         self._context.current_watermark = epoch.event_time.before(self.step.uid)
 
     def reached(self, now: int) -> int | None:
-        self._context.processing_time = max(self._context.processing_time, now)
+        self._context.processing_time = now
         try:
             self._generator.on_periodic_emit(self._output)
         except HoldfastError:

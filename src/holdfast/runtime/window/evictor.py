@@ -58,7 +58,7 @@ class Evictor(ABC, Generic[T, W]):
 
         @abstractmethod
         def get_current_processing_time(self) -> int:
-            """Return the processing time of the epoch in milliseconds since 1970."""
+            """Return the processing time in milliseconds since 1970: of the epoch, or in real time the current one."""
 
         @abstractmethod
         def get_current_watermark(self) -> int:

@@ -64,7 +64,7 @@ class Trigger(ABC, Generic[T, W]):
 
         @abstractmethod
         def get_current_processing_time(self) -> int:
-            """Return the processing time of the epoch in milliseconds since 1970."""
+            """Return the processing time in milliseconds since 1970: of the epoch, or in real time the current one."""
 
         @abstractmethod
         def get_metric_group(self) -> Any:

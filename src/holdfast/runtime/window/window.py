@@ -279,7 +279,7 @@ class WindowContext(ABC, Generic[W2]):
 
     @abstractmethod
     def current_processing_time(self) -> int:
-        """Return the processing time of the epoch in milliseconds since 1970."""
+        """Return the processing time in milliseconds since 1970: of the epoch, or in real time the current one."""
 
     @abstractmethod
     def current_watermark(self) -> int:

@@ -8,24 +8,28 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
-from holdfast.common import WatermarkStrategy
+from holdfast.common import Time, WatermarkStrategy
 from holdfast.datastream import BroadcastProcessFunction, CoProcessFunction, KeyedProcessFunction, ProcessFunction
 from holdfast.datastream.connectors.base import Sink
+from holdfast.datastream.connectors.file_system import BucketAssigner, BulkWriterFactory, FileSink
 from holdfast.datastream.state import MapStateDescriptor
+from holdfast.datastream.window import CountAggregate, TumblingProcessingTimeWindows
 from holdfast.errors import CheckpointDeclinedError, JobExecutionError
 from holdfast.kernel.clock import SystemClock
 from holdfast.runtime.function.sink import SinkWriter
 from holdfast.runtime.master.job_client import JobClient
 from holdfast.runtime.operator.batch_function import BatchFunction
 from holdfast.testing.real_time_runner import RealTimeProgram
-from tests.stories.turns import ENGINES, MovedClock, Partitions, start
-from tests.unit.runtime.realtime.test_processing_time import BEGIN, SECOND, HeldClock
+from tests.stories.turns import ENGINES, HeldClock, MovedClock, Partitions, start
+from tests.unit.runtime.realtime.test_generated_watermarks import FIRED, Alarm, Same
 from tests.unit.runtime.realtime.test_real_time_jobs import ONE_OR_TWO, Rows, until
 from tests.unit.runtime.realtime.test_watermark_alignment import ALLOWED, QUIET, READING, Timed, alone, stop
 
 NONE = -(2**63)
+HOUR = 3_600_000
 NO_WATERMARKS: WatermarkStrategy = WatermarkStrategy.no_watermarks()
 RULES = MapStateDescriptor("rules", "string", "bigint")
 HEARD: list[Any] = []
@@ -34,8 +38,8 @@ HEARD: list[Any] = []
 
 @pytest.fixture(autouse=True)
 def nothing_heard() -> Iterator[None]:
-    ALLOWED.clear()
-    HEARD.clear()
+    for record in (ALLOWED, HEARD, FIRED):
+        record.clear()
     yield
     ALLOWED.clear()
 
@@ -123,11 +127,11 @@ def test_a_batch_behind_timers_that_have_fired_is_a_batch(tmp_path: Path) -> Non
     batches.process(Timestamps(), READING).uid("behind").for_each_epoch(Rows().write).uid("out")
     client = JobClient(program.master(tmp_path, QUIET, parallelism=1, source_tasks=1, clock=clock))
     until(lambda: ("behind", 100, 100) in HEARD)
-    clock.seconds = 10
+    clock.time += 2000
     until(lambda: ("timers", 1, "PROCESSING_TIME") in HEARD)
     ALLOWED.update(rows=4)
     until(lambda: ("behind", 400, 400) in HEARD)
-    clock.seconds = 20
+    clock.time += 2000
     until(lambda: sum(rows for kind, rows, _ in HEARD if kind == "timers") == 4)
     stop(client)
     assert {domain for kind, _, domain in HEARD if kind == "batch"} == {None}
@@ -261,34 +265,17 @@ class _TimelyWriter(SinkWriter):
 @ONE_OR_TWO
 def test_a_writer_knows_the_time_at_which_elements_come(tmp_path: Path, tasks: int) -> None:
     ALLOWED.update(rows=0)
-    program, clock = RealTimeProgram(), HeldClock()
+    program, clock = RealTimeProgram(), HeldClock(0)
     rows = program.from_source(Timed("rows", [1, 2, 3], ends=False), NO_WATERMARKS, "rows").uid("rows")
     rows.key_by("at").process(Keyed(), READING).uid("keyed").sink_to(Timely()).uid("out")
     client = JobClient(program.master(tmp_path, QUIET, parallelism=tasks, source_tasks=1, clock=clock))
     client.trigger_checkpoint().result(60)
     for count in (1, 2, 3):
-        clock.seconds = 4000 * count
+        clock.time = HOUR * count
         ALLOWED.update(rows=count)
         until(lambda count=count: len(HEARD) == 2 * count)  # type: ignore[misc]
     stop(client)
-    assert [heard for heard in HEARD if heard[0] != "keyed"] == [
-        (count, BEGIN + 4000 * count * SECOND) for count in (1, 2, 3)
-    ]
-
-
-class Same(KeyedProcessFunction):
-    def process_element(self, row: Any, ctx: Any) -> Iterator[Any]:
-        yield row
-
-
-class Alarm(KeyedProcessFunction):
-    def process_element(self, row: Any, ctx: Any) -> Iterator[Any]:
-        ctx.timer_service().register_event_time_timer(row.at)
-        return iter(())
-
-    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
-        HEARD.append(timestamp)
-        yield timestamp
+    assert [heard for heard in HEARD if heard[0] != "keyed"] == [(count, HOUR * count) for count in (1, 2, 3)]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -300,9 +287,9 @@ def test_event_time_by_partitions_behind_an_exchange_follows_the_tasks(tmp_path:
 
     source = Partitions(f"tasks-{engine}", [[("a", at) for at in (100, 200, 300)]], at_once=1)
     client = start(engine, build, source, READING, tmp_path, parallelism=1, source_tasks=1)
-    until(lambda: source.is_read and len(HEARD) >= 2)
+    until(lambda: source.is_read and len(FIRED) >= 2)
     stop(client)
-    assert HEARD[:2] == [100, 200]
+    assert FIRED[:2] == [100, 200]
 
 
 class SetBack(SystemClock):
@@ -311,7 +298,7 @@ class SetBack(SystemClock):
     behind = 0
 
     def now_ms(self) -> int:
-        return super().now_ms() - self.behind * SECOND
+        return super().now_ms() - 1000 * self.behind
 
 
 class Times(KeyedProcessFunction):
@@ -354,27 +341,40 @@ def test_processing_time_goes_on_when_the_wall_clock_is_set_back(tmp_path: Path,
 class Waits(KeyedProcessFunction):
     def process_element(self, row: Any, ctx: Any) -> Iterator[Any]:
         now = ctx.timer_service().current_processing_time()
-        ctx.timer_service().register_processing_time_timer(now + 3_600_000)
+        ctx.timer_service().register_processing_time_timer(now + HOUR)
         yield row
 
 
+def first(key: Any, window: Any, rows: Any) -> Iterator[Any]:
+    yield next(iter(rows))
+
+
+HOURS = TumblingProcessingTimeWindows.of(Time.hours(1))
+WITHOUT_TIMERS: dict[str, Any] = {
+    "reduce": lambda keyed: keyed.reduce(lambda a, b: b),
+    "a window": lambda keyed: keyed.window(HOURS).apply(first, READING),
+    "a window by columns": lambda keyed: keyed.window(HOURS).aggregate_batches(n=CountAggregate()),
+}
+
+
 @pytest.mark.parametrize("engine", ENGINES)
-def test_timers_of_a_function_that_was_replaced_cost_nothing(tmp_path: Path, engine: str) -> None:
+@pytest.mark.parametrize("later", WITHOUT_TIMERS)
+def test_timers_of_a_function_that_was_replaced_cost_nothing(tmp_path: Path, engine: str, later: str) -> None:
     clock, options = MovedClock(), {"execution.checkpointing.interval": "1 h"}
-    source = Partitions(f"left-{engine}", [[("a", 1), ("a", 2)]])
+    source = Partitions(f"left-{engine}-{later}", [[("a", 1), ("a", 2)]])
 
-    def waits(stream: Any) -> None:
-        stream.key_by("at").process(Waits(), READING).uid("keyed").for_each_epoch(Rows().write).uid("out")
+    def started(operator: Any) -> JobClient:
+        def build(stream: Any) -> None:
+            operator(stream.key_by("at")).uid("keyed").for_each_epoch(Rows().write).uid("out")
 
-    def reduces(stream: Any) -> None:
-        stream.key_by("at").reduce(lambda a, b: b).uid("keyed").for_each_epoch(Rows().write).uid("out")
+        return start(engine, build, source, READING, tmp_path, options, clock=clock, parallelism=1, source_tasks=1)
 
-    client = start(engine, waits, source, READING, tmp_path, options, clock=clock, parallelism=1, source_tasks=1)
+    client = started(lambda keyed: keyed.process(Waits(), READING))
     until(lambda: source.is_read)
     client.trigger_checkpoint().result(60)
     stop(client)
-    clock.advance(7_200_000)
-    client = start(engine, reduces, source, READING, tmp_path, options, clock=clock, parallelism=1, source_tasks=1)
+    clock.advance(3 * HOUR)
+    client = started(WITHOUT_TIMERS[later])
     client.trigger_checkpoint().result(60)
     time.sleep(0.5)
     began = time.process_time()
@@ -382,3 +382,27 @@ def test_timers_of_a_function_that_was_replaced_cost_nothing(tmp_path: Path, eng
     used = time.process_time() - began
     stop(client)
     assert used < 1, "a task without work waits"
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_rows_are_in_the_directory_of_the_minute_in_which_they_came(tmp_path: Path, engine: str) -> None:
+    clock, options = HeldClock(0), {"execution.checkpointing.interval": "1 h"}
+    source = Partitions(f"minutes-{engine}", [[("a", at) for at in range(4)]], at_once=1)
+    source.allow(0)
+
+    def build(stream: Any) -> None:
+        sink = FileSink.for_bulk_format(str(tmp_path / "out"), BulkWriterFactory.parquet())
+        minutes = BucketAssigner.date_time_bucket_assigner("HH-mm")
+        kept = stream.key_by("source").process(Keyed(), READING).uid("keyed")
+        kept.sink_to(sink.with_bucket_assigner(minutes).build()).uid("out")
+
+    client = start(engine, build, source, READING, tmp_path / "job", options, clock=clock, parallelism=1)
+    for count in range(1, 5):
+        clock.time = 60_000 * (count // 2)
+        source.allow(count)
+        until(lambda count=count: len(HEARD) == count)  # type: ignore[misc]
+        time.sleep(0.1)
+    client.trigger_checkpoint().result(60)
+    stop(client)
+    found = {folder.name: pq.read_table(folder).column("at").to_pylist() for folder in (tmp_path / "out").glob("00-*")}
+    assert {name: sorted(at) for name, at in found.items()} == {"00-00": [0], "00-01": [1, 2], "00-02": [3]}

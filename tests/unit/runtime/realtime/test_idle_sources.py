@@ -15,9 +15,9 @@ import pytest
 from holdfast.common import Duration, Time, WatermarkStrategy
 from holdfast.datastream import KeyedProcessFunction
 from holdfast.datastream.window import TumblingEventTimeWindows
-from holdfast.kernel.clock import SystemClock
 from holdfast.runtime.master.job_client import JobClient
 from holdfast.testing.real_time_runner import RealTimeProgram
+from tests.stories.turns import HeldClock
 from tests.unit.runtime.realtime.test_real_time_jobs import ONE_OR_TWO, Rows, until
 from tests.unit.runtime.realtime.test_watermark_alignment import ALLOWED, READ, Timed, alone, stop
 
@@ -31,19 +31,6 @@ def nothing_read() -> Iterator[None]:
     READ.clear()
     yield
     ALLOWED.clear()
-
-
-class HeldClock(SystemClock):
-    """A wall clock that stands until it is moved."""
-
-    def __init__(self) -> None:
-        self.time = super().now_ms()
-
-    def now_ms(self) -> int:
-        return self.time
-
-    def monotonic(self) -> float:
-        return self.now_ms() / 1000
 
 
 class Timers(KeyedProcessFunction):

@@ -24,10 +24,10 @@ from holdfast.datastream.window import (
     SlidingProcessingTimeWindows,
     TumblingProcessingTimeWindows,
 )
-from holdfast.kernel.clock import SystemClock
 from holdfast.kernel.watermark import Watermark, WatermarkGenerator
 from holdfast.runtime.master.job_client import JobClient
 from holdfast.testing.real_time_runner import RealTimeProgram
+from tests.stories.turns import HeldClock
 from tests.unit.runtime.realtime.test_real_time_jobs import ONE_OR_TWO, Rows, until
 from tests.unit.runtime.realtime.test_watermark_alignment import ALLOWED, QUIET, READ, Timed, stop
 
@@ -46,19 +46,6 @@ def nothing_taken() -> Iterator[None]:
         record.clear()
     yield
     ALLOWED.clear()
-
-
-class HeldClock(SystemClock):
-    """A wall clock that stands until it is moved."""
-
-    def __init__(self) -> None:
-        self.seconds = 1
-
-    def now_ms(self) -> int:
-        return BEGIN + self.seconds * SECOND
-
-    def monotonic(self) -> float:
-        return self.now_ms() / 1000
 
 
 class AtTheEnd(ProcessingTimeTrigger):
@@ -91,7 +78,7 @@ class Job:
     """Elements come, and the clock is moved, when the test says so."""
 
     def __init__(self, place: Path, tasks: int) -> None:
-        self.clock, self.found, self.program = HeldClock(), Rows(), RealTimeProgram()
+        self.clock, self.found, self.program = HeldClock(BEGIN + SECOND), Rows(), RealTimeProgram()
         self._place, self._tasks = place, tasks
         ALLOWED["in"] = 0
         source = Timed("in", list(range(100)), ends=False)
@@ -107,12 +94,12 @@ class Job:
 
     def add(self, count: int, *, at: int, windows: int = 1) -> None:
         """Let elements come at a second, and wait until they are there, in so many windows each."""
-        self.clock.seconds = at
+        self.clock.time = BEGIN + at * SECOND
         ALLOWED["in"] += count
         until(lambda: len(TAKEN) == windows * ALLOWED["in"])
 
     def until_emitted(self, *rows: tuple[int, int], at: int) -> None:
-        self.clock.seconds = at
+        self.clock.time = BEGIN + at * SECOND
         until(lambda: len(EMITTED) >= len(rows))
         assert list(rows) == EMITTED
 
@@ -178,7 +165,7 @@ def test_windows_by_columns_begin_when_their_elements_come(tmp_path: Path, tasks
     windows = job.keyed.window(TumblingProcessingTimeWindows.of(Time.seconds(10)))
     job.start(windows.aggregate_batches(count=CountAggregate()).uid("windows"))
     for at, count in ((1, 2), (8, 1), (26, 2), (29, 2), (40, 1)):
-        job.clock.seconds = at
+        job.clock.time = BEGIN + at * SECOND
         ALLOWED["in"] += count
         until(lambda: len(READ) == ALLOWED["in"])
         time.sleep(0.3)

@@ -168,7 +168,9 @@ class BucketAssigner:
 
     @staticmethod
     def date_time_bucket_assigner(format_str: str = "yyyy-MM-dd--HH", timezone_id: str | None = None) -> BucketAssigner:
-        """Use a directory for each hour, day or another unit, by the processing time of the epoch.
+        """Use a directory for each hour, day or another unit, by processing time.
+
+        By epochs that is the time of the epoch, in real time the current one.
 
         Args:
             format_str: A pattern of `yyyy`, `yy`, `MM`, `dd`, `DDD`, `HH`, `mm` and `ss`, text in single quotes, and
