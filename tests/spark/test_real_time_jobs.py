@@ -255,18 +255,19 @@ env = StreamExecutionEnvironment.get_execution_environment({
     "spark.ui.enabled": "false",
     "restart-strategy.type": "none",
 })
+LAST = 50_000  # many rows are on their way to the worker
 
 
 class Fails(KeyedProcessFunction):
     def process_element(self, row, ctx):
-        if row.n == 100 and how == "raises":
+        if row.n == LAST and how == "raises":
             raise ValueError("this one is bad")
-        if row.n == 100:
+        if row.n == LAST:
             os.kill(os.getpid(), signal.SIGKILL)
         yield row.n
 
 
-source = DataGeneratorSource(lambda n: (n % 5, n), rows_per_second=100, type_info="key bigint, n bigint")
+source = DataGeneratorSource(lambda n: (n % 5, n), rows_per_second=50_000, type_info="key bigint, n bigint")
 numbers = env.from_source(source, WatermarkStrategy.no_watermarks(), "numbers").uid("numbers")
 numbers.key_by("key").process(Fails(), "bigint").uid("fails").for_each(lambda n: None).uid("out")
 try:

@@ -32,7 +32,8 @@ MARK_TASKS: Final = {TASK_MARK: _YES}
 _HIDDEN: Final = (
     rf"(?s).*{ERROR_MARK}.*|"  # a lost task
     rf"(?s)Lost task .* cancelled job group {OUR_NAME}.*|"  # the other tasks of its real-time job
-    r"(?s)Lost task .*Python worker exited unexpectedly.*|"  # it was killed, and so were the other tasks of its stage
+    # It was killed, and so were the other tasks of its stage.
+    r"(?s)Lost task .*(Python worker exited unexpectedly|PipelinedWriterRunnable.flushToSocket).*|"
     rf"Query {OUR_NAME}.* terminated with error"
 )
 _HIDDEN_IN_REAL_TIME: Final = r"A fatal error has occurred\."  # an exchange whose other side has failed

@@ -26,6 +26,14 @@ CONNECT_BACK = (
     "org.apache.spark.SparkException: Python worker failed to connect back.\n"
     "\tat org.apache.spark.api.python.PythonWorkerFactory.createSimpleWorker(PythonWorkerFactory.scala:312)\n"
 )
+# Spark 4.3 in real time: the worker was killed while the JVM wrote to it.
+WRITE_TO_A_WORKER = (
+    "java.io.IOException: {}\n"
+    "\tat java.base/sun.nio.ch.FileDispatcherImpl.write0(Native Method)\n"
+    "\tat java.base/sun.nio.ch.SocketChannelImpl.write(SocketChannelImpl.java:532)\n"
+    "\tat org.apache.spark.api.python.BasePythonRunner$PipelinedWriterRunnable.flushToSocket(PythonRunner.scala:1561)\n"
+    "\tat org.apache.spark.api.python.BasePythonRunner$PipelinedWriterRunnable.run(PythonRunner.scala:1503)\n"
+)
 
 
 def _task(text: str) -> str:
@@ -83,6 +91,8 @@ AWAY = [
 NOT_AWAY = [
     # What the rows or the program do to a worker.
     (_task("org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"), EngineError),
+    (_task(WRITE_TO_A_WORKER.format("Connection reset by peer")), EngineError),
+    (WRITE_TO_A_WORKER.format("Broken pipe"), EngineError),
     (_task("java.lang.OutOfMemoryError: Java heap space"), EngineError),
     ("[UNABLE_TO_ACQUIRE_MEMORY] Unable to acquire 65536 bytes of memory, got 0.", EngineError),
     ("[DIVIDE_BY_ZERO] Division by zero.", EngineError),
