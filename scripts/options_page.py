@@ -17,8 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
-from holdfast.checkpoint.options import HarmlessOption, RefusedOption
-from holdfast.kernel.configuration import ConfigOption, DurationType, MemorySize, all_options
+from holdfast.kernel.configuration import (
+    ConfigOption,
+    DurationType,
+    HarmlessOption,
+    MemorySize,
+    RefusedOption,
+    all_options,
+)
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "options.md"
 

@@ -50,7 +50,7 @@ class Counter(KeyedProcessFunction):
 
 
 def start(run: RealTimeRun) -> RunningJob:
-    # An epoch job writes a checkpoint with each epoch, as micro-batches of Spark do: its output waits for it.
+    # A job by epochs writes a checkpoint with each epoch, as micro-batches of Spark do: its output waits for it.
     interval = run.checkpoints if TRIGGERS[run.engine] == "real-time" else "0 s"
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # for a session that Holdfast does not create
     master = f"local[{max(8, 2 * run.parallelism)}]"

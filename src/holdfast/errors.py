@@ -452,7 +452,7 @@ class CheckpointDeclinedError(StorageError):
 
     The writer of a sink may raise it from `flush`. A real-time job then declines the checkpoint
     (`CheckpointFailureReason.CHECKPOINT_DECLINED`) and goes on, as long as
-    execution.checkpointing.tolerable-failed-checkpoints allows. An epoch job restarts, as for any `StorageError`.
+    execution.checkpointing.tolerable-failed-checkpoints allows. A job by epochs restarts, as for any `StorageError`.
     """
 
 

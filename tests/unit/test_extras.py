@@ -72,7 +72,7 @@ schema = KafkaRecordSerializationSchema.builder().set_topic("a").set_value_seria
 KafkaSink.builder().set_bootstrap_servers("localhost:1").set_record_serializer(schema).set_delivery_guarantee(
     DeliveryGuarantee.EXACTLY_ONCE).set_transactional_id_prefix("t").build()
 from holdfast.datastream.connectors.kafka.client import KafkaConnection
-from holdfast.datastream.connectors.kafka.kafka_committer import TransactionalCommitter
+from holdfast.datastream.connectors.kafka.kafka_committer import KafkaCommitter
 """,
     "avro": """
 from holdfast.common import Row

@@ -293,7 +293,7 @@ class CheckpointMachine:
         """Return when `timer` has something to do, in milliseconds of monotonic time; None for never."""
         return self._schedule.next_deadline()
 
-    def timer(self) -> Instructions:
+    def on_timer(self) -> Instructions:
         """Expire checkpoints and trigger the periodic one if it is due."""
         instructions: Instructions = []
         for checkpoint_id in self._schedule.expired():
@@ -381,7 +381,7 @@ class CheckpointMachine:
         self._report_subtask(message.checkpoint_id, task.vertex, task.subtask, message.checkpoint_metrics)
         return result, self._finalize_if_complete(pending)
 
-    def late(self, message: AcknowledgeCheckpoint, task: CheckpointParticipant | None) -> bool:
+    def acknowledge_late(self, message: AcknowledgeCheckpoint, task: CheckpointParticipant | None) -> bool:
         """Keep the metrics of a late acknowledgement, if a known task sent it.
 
         Returns:
@@ -423,7 +423,7 @@ class CheckpointMachine:
 
     def document_ready(self, pending: PendingCheckpoint, metadata: CheckpointMetadata) -> Instructions:
         """Set the document of a checkpoint that all tasks have acknowledged, as the job master made it."""
-        pending.describe(metadata)
+        pending.set_document(metadata)
         return self._finalize_if_complete(pending)
 
     def is_still_needed(self, pending: PendingCheckpoint) -> bool:

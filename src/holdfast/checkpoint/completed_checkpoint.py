@@ -24,6 +24,10 @@ from holdfast.storage.register import CheckpointPointer, RegisterState, Register
 from holdfast.storage.scheme import file_system_for
 from holdfast.storage.state_handle import StateObject
 
+logger = get_logger(__name__)
+
+C = TypeVar("C")
+
 
 class CompletedCheckpoint(StateObject):
     """A completed checkpoint or savepoint, taken or restored.
@@ -153,12 +157,6 @@ def pointer_for(metadata: CheckpointMetadata, data: bytes, path: str) -> Checkpo
 def directory_of(metadata_path: str) -> str:
     """Return the directory of a document, which is the external pointer of its checkpoint."""
     return parent(metadata_path) if base_name(metadata_path) == METADATA_NAME else metadata_path
-
-
-logger = get_logger(__name__)
-
-C = TypeVar("C")
-Discard = Callable[[CompletedCheckpoint], None]
 
 
 class CheckpointIDCounter(ABC):
@@ -433,7 +431,7 @@ class StandaloneCompletedCheckpointStore(CompletedCheckpointStore):
         discard: Deletes the files of a checkpoint; None to delete its own directory.
     """
 
-    def __init__(self, max_retained: int = 1, discard: Discard | None = None) -> None:
+    def __init__(self, max_retained: int = 1, discard: Callable[[CompletedCheckpoint], None] | None = None) -> None:
         super().__init__(max_retained)
         self._discard_checkpoint = discard or CompletedCheckpoint.discard_state
 
@@ -467,7 +465,7 @@ class RegisterCompletedCheckpointStore(CompletedCheckpointStore):
     Args:
         writer: The leader's writer.
         max_retained: Number of checkpoints to keep.
-        recovered: The checkpoints that the register names, in its order, as `reader.read_retained` reads them.
+        recovered: The checkpoints that the register names, in its order, as `read_retained` reads them.
         counter: The id counter on the same register; it reserves ids along with the pointers.
     """
 

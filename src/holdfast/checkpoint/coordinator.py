@@ -183,7 +183,7 @@ class CheckpointCoordinator:
         self._machine = CheckpointMachine(services.configuration, services.clock, services.statistics, is_on=for_epochs)
         self._machine.latest_completed_id = services.store.get_latest_checkpoint_id()
         self._lock = threading.RLock()
-        self._executor = InstructionExecutor(self._machine, self._lock, services, vertices, self._notify_timer)
+        self._instructions = InstructionExecutor(self._machine, self._lock, services, vertices, self._notify_timer)
         self._timer = None if for_epochs else CoordinatorTimer(services.clock, self._next_deadline, self.poll)
         services.counter.start()
 
@@ -200,11 +200,11 @@ class CheckpointCoordinator:
         self._require_own_tasks()
         if self._services.configuration.interval > 0:
             self._services.storage.initialize_base_locations_for_checkpoint()
-        self._executor.handle_event(self._machine.start_scheduler)
+        self._instructions.handle_event(self._machine.start_scheduler)
 
     def stop_checkpoint_scheduler(self) -> None:
         """Stop periodic checkpoints and abort the ones that are pending or queued."""
-        self._executor.handle_event(self._machine.stop_scheduler)
+        self._instructions.handle_event(self._machine.stop_scheduler)
 
     def trigger_checkpoint(
         self,
@@ -227,7 +227,7 @@ class CheckpointCoordinator:
         """
         self._require_own_tasks()
         request = self._machine.new_request(props, external_savepoint_location, is_periodic=is_periodic)
-        self._executor.handle_event(self._machine.request, request)
+        self._instructions.handle_event(self._machine.request, request)
         return request.future
 
     def trigger_savepoint(
@@ -278,8 +278,10 @@ class CheckpointCoordinator:
         with self._lock:
             is_pending = message.checkpoint_id in self._machine.pending
             result, instructions = self._machine.acknowledge(message)
-            self._executor.append(instructions)
-            accepted = is_pending or self._machine.late(message, self._vertices.find(message.task_execution_id))
+            self._instructions.append(instructions)
+            accepted = is_pending or self._machine.acknowledge_late(
+                message, self._vertices.find(message.task_execution_id)
+            )
         if result is not TaskAcknowledgeResult.SUCCESS:
             # Its run files are left to the sweep, which knows what else refers to them.
             logger.info(
@@ -288,7 +290,7 @@ class CheckpointCoordinator:
                 message.checkpoint_id,
                 result.value,
             )
-        self._executor.drain()
+        self._instructions.drain()
         return accepted
 
     def receive_decline_message(self, message: DeclineCheckpoint) -> None:
@@ -299,7 +301,7 @@ class CheckpointCoordinator:
         """
         if message.job != self.job:
             raise ValueError(f"Received a decline of job {message.job} in the coordinator of job {self.job}.")
-        self._executor.handle_event(self._machine.decline, message)
+        self._instructions.handle_event(self._machine.decline, message)
 
     def fail_unacknowledged_pending_checkpoints_for(
         self, execution_id: str, cause: CheckpointError | None = None
@@ -311,7 +313,7 @@ class CheckpointCoordinator:
             cause: The reason; None for TASK_FAILURE_DURING_CHECKPOINT.
         """
         error = cause or CheckpointError(CheckpointFailureReason.TASK_FAILURE_DURING_CHECKPOINT)
-        self._executor.handle_event(self._machine.task_failed, execution_id, error)
+        self._instructions.handle_event(self._machine.task_failed, execution_id, error)
 
     # The ends of epochs
 
@@ -352,7 +354,7 @@ class CheckpointCoordinator:
             return None
         end = EpochEnd(epoch, tuple(tasks))
         request = self._machine.new_request(properties, external_location, is_periodic=is_periodic, epoch_end=end)
-        self._executor.handle_event(self._machine.trigger_at_epoch_end, request)
+        self._instructions.handle_event(self._machine.trigger_at_epoch_end, request)
         if request.future.done():  # it failed at once
             error = request.future.exception()
             assert isinstance(error, CheckpointError)
@@ -381,7 +383,7 @@ class CheckpointCoordinator:
             CheckpointError: It is not complete: it expired, was aborted, or could not be written.
         """
         self.poll()
-        self._executor.handle_event(self._machine.document_ready, pending, metadata)
+        self._instructions.handle_event(self._machine.document_ready, pending, metadata)
         try:
             return pending.request.future.result()
         except CheckpointError as error:
@@ -390,7 +392,7 @@ class CheckpointCoordinator:
 
     def abort(self, pending: PendingCheckpoint, error: CheckpointError) -> None:
         """Abort a pending checkpoint; does nothing if it is not pending."""
-        self._executor.handle_event(self._machine.abort, pending.checkpoint_id, error)
+        self._instructions.handle_event(self._machine.abort, pending.checkpoint_id, error)
 
     # State
 
@@ -465,13 +467,13 @@ class CheckpointCoordinator:
 
     def poll(self) -> None:
         """Expire checkpoints and trigger the periodic one if it is due; called by the coordinator's own thread."""
-        self._executor.handle_event(self._machine.timer)
+        self._instructions.handle_event(self._machine.on_timer)
 
     def shutdown(self) -> None:
         """Trigger nothing more and abort the pending checkpoints."""
         if self._timer is not None:
             self._timer.close()
-        self._executor.handle_event(self._machine.shutdown)
+        self._instructions.handle_event(self._machine.shutdown)
         self.master_hooks.close()
 
     def _require_own_tasks(self) -> None:

@@ -252,7 +252,7 @@ class CoordinatorServices:
             directory: The job's directory.
             configuration: The options.
             failures: Decides when failed checkpoints fail the job.
-            recovered: The checkpoints that the register names, as `reader.read_retained` reads them.
+            recovered: The checkpoints that the register names, as `completed_checkpoint.read_retained` reads them.
             statistics: Statistics of checkpoints; None for new ones.
             clock: Time; None for the system's.
         """

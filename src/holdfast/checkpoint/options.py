@@ -6,14 +6,18 @@ it asks for is always on or cannot be observed; a `RefusedOption` accepts only i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from holdfast.errors import ConfigurationError
-from holdfast.kernel.configuration import ConfigOption, DurationType, MemoryLimit, MemorySize
-
-T = TypeVar("T")
+from holdfast.kernel.configuration import (
+    ConfigOption,
+    DurationType,
+    HarmlessOption,
+    MemoryLimit,
+    MemorySize,
+    RefusedOption,
+)
 
 
 class CheckpointingMode(Enum):
@@ -40,39 +44,6 @@ class RecoveryClaimMode(Enum):
     NO_CLAIM = "the user: the job never deletes it, and soon no longer needs it"
     CLAIM = "the job: it is deleted like the job's own checkpoints"
     LEGACY = "nobody: the job never deletes it, but may need it for ever"
-
-
-@dataclass(frozen=True, eq=False)
-class HarmlessOption(ConfigOption[T]):
-    """Option that is accepted and has no effect.
-
-    Attributes:
-        reason: Why it has none.
-    """
-
-    reason: str = ""
-
-
-@dataclass(frozen=True, eq=False)
-class RefusedOption(ConfigOption[T]):
-    """Option that is not supported; only its default is accepted.
-
-    Attributes:
-        reason: Why it is not supported.
-    """
-
-    reason: str = ""
-
-    def parse(self, value: Any, key: str | None = None) -> T:
-        """Return the default.
-
-        Raises:
-            ConfigurationError: The value is another one.
-        """
-        parsed = super().parse(value, key)
-        if parsed != self.default:
-            raise ConfigurationError(f"Option {key or self.key!r} cannot be {value!r}: {self.reason} Remove it.")
-        return parsed
 
 
 class ClaimModeOption(ConfigOption[RecoveryClaimMode]):
@@ -214,7 +185,7 @@ ALIGNMENT_LIMIT: Final = ConfigOption[int | None](
     MemoryLimit,
     None,
     "Maximum number of bytes that a task of a real-time job buffers while it waits for a barrier of all its "
-    "producers; with more it declines the checkpoint. -1 or unset: only back-pressure limits it. Epoch jobs buffer "
+    "producers; with more it declines the checkpoint. -1 or unset: only back-pressure limits it. Jobs by epochs buffer "
     "nothing.",
 )
 EXTERNALIZED_RETENTION: Final = ConfigOption(

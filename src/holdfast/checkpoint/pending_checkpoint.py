@@ -313,7 +313,7 @@ class PendingCheckpoint:
         self.failure = error
         self.is_disposed = True
 
-    def describe(self, metadata: CheckpointMetadata) -> None:
+    def set_document(self, metadata: CheckpointMetadata) -> None:
         """Set the document; the kind of snapshot and the state of hooks are filled in.
 
         Raises:

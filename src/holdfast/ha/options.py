@@ -6,9 +6,8 @@ import re
 from enum import Enum
 from typing import Final
 
-from holdfast.checkpoint.options import RefusedOption
 from holdfast.errors import ConfigurationError
-from holdfast.kernel.configuration import ConfigOption, Configuration, DurationType
+from holdfast.kernel.configuration import ConfigOption, Configuration, DurationType, RefusedOption
 from holdfast.kernel.ids import JobID
 
 _MAX_INTEGER: Final = 2**31 - 1

@@ -311,6 +311,39 @@ def _folded(text: str) -> str:
 _notified: set[str] = set()
 
 
+@dataclass(frozen=True, eq=False)
+class HarmlessOption(ConfigOption[T]):
+    """Option that is accepted and has no effect.
+
+    Attributes:
+        reason: Why it has none.
+    """
+
+    reason: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class RefusedOption(ConfigOption[T]):
+    """Option that is not supported; only its default is accepted.
+
+    Attributes:
+        reason: Why it is not supported.
+    """
+
+    reason: str = ""
+
+    def parse(self, value: Any, key: str | None = None) -> T:
+        """Return the default.
+
+        Raises:
+            ConfigurationError: The value is another one.
+        """
+        parsed = super().parse(value, key)
+        if parsed != self.default:
+            raise ConfigurationError(f"Option {key or self.key!r} cannot be {value!r}: {self.reason} Remove it.")
+        return parsed
+
+
 class Configuration:
     """Values by key, with typed access by `ConfigOption`.
 

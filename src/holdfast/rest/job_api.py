@@ -87,7 +87,7 @@ class JobGraph:
     def back_pressure(self, uid: str) -> dict[str, Any] | None:
         """Return the back-pressure of an operator or a source as Flink does, None if there is none with this uid.
 
-        Flink calls numbers that it does not have "deprecated". Epoch jobs have none, as no task waits for another one.
+        Flink calls numbers that it does not have "deprecated". A job by epochs has none: no task waits for another one.
         """
         plan = self._plan
         sources = () if plan is None else (source.uid for job in plan.epoch_jobs for source in job.sources)
@@ -218,7 +218,7 @@ class JobGraph:
 
 
 def _live(subtasks: Sequence[SubtaskMetrics] | None) -> dict[str, Any] | None:
-    """Return what an operator does in the last second; None in an epoch job.
+    """Return what an operator does in the last second; None in a job by epochs.
 
     Its time is that of its least idle subtask.
     """

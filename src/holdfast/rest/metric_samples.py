@@ -152,7 +152,7 @@ def _of_operators(master: JobMaster, labels: Mapping[str, str]) -> Iterator[Samp
 
 
 def _of_real_time(master: JobMaster, labels: Mapping[str, str]) -> Iterator[Sample]:
-    """Yield the metrics of the tasks of a real-time job; nothing in an epoch job."""
+    """Yield the metrics of the tasks of a real-time job; nothing in a job by epochs."""
     tasks = master.job.engine.task_metrics()
     for uid, subtasks in sorted(by_operator(tasks).items()):
         for subtask in subtasks:

@@ -1,4 +1,4 @@
-"""The engine of real-time jobs on Spark: the tasks of an attempt are one pipelined job."""
+"""The engine of real-time jobs on Spark: all tasks are one pipelined job."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class Environment:
         parallelism: Number of subtasks of the operator.
         max_parallelism: Number of key groups of the operator.
         configuration: Configuration of the job.
-        processing_time: Processing time in milliseconds since 1970 at the begin of the epoch.
+        processing_time: Processing time in milliseconds since 1970 at the beginning of the epoch.
     """
 
     job_id: str

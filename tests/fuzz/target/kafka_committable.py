@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.datastream.connectors.kafka.client import KafkaConnection
-from holdfast.datastream.connectors.kafka.kafka_committer import TransactionalCommitter
+from holdfast.datastream.connectors.kafka.kafka_committer import KafkaCommitter
 from holdfast.datastream.connectors.kafka.markers import MarkerPartition, marker_key, marker_value
 from holdfast.datastream.connectors.kafka.records import _SCHEMA, KafkaRecord
 from tests.fuzz.document import directory
@@ -52,7 +52,7 @@ class Cluster:
         hash(shard)
 
 
-class Committer(TransactionalCommitter):
+class Committer(KafkaCommitter):
     """The committer as it is, but for the cluster."""
 
     def __init__(self, cluster: Cluster) -> None:

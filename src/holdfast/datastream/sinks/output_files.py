@@ -152,7 +152,7 @@ class Buckets(ABC):
         """Return a writer that writes each row with the writer of its bucket.
 
         Args:
-            processing_time: The processing time at the begin of the epoch, in milliseconds.
+            processing_time: The processing time at the beginning of the epoch, in milliseconds.
             keeps_columns: Whether files contain the columns that directories are named by.
             create: Creates the writer of a bucket.
         """

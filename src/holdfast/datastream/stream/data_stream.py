@@ -683,7 +683,7 @@ class DataStream(StreamStep):
             >>> rows = env.from_collection([("oslo", 3)], "city string, n bigint")
             >>> _ = rows.for_each(lambda row: send(row.city, row.n)).uid("send")  # doctest: +SKIP
 
-        In a real-time job it is called as the element arrives. In an epoch job it is called in each attempt at the
+        In a real-time job it is called as the element arrives. In a job by epochs it is called in each attempt at the
         epoch. After a failure, elements since the last checkpoint come again.
 
         Args:

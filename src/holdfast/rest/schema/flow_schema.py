@@ -59,7 +59,7 @@ PROGRESS: Final = component(
             "sinks": described(
                 "The last committed epoch of each sink, and the duration of its commit.", array(record(_SINK))
             ),
-            "real_time": described("Null for an epoch of an epoch job.", nullable(_REAL_TIME)),
+            "real_time": described("Null for an epoch of a job by epochs.", nullable(_REAL_TIME)),
         }
     ),
 )
@@ -132,7 +132,7 @@ _LIVE_SUBTASK: Final = {
 }
 _IN_REAL_TIME: Final = described(
     "The last second of a real-time job: where the time of the least idle subtask went, in milliseconds, and elements. "
-    "Null in an epoch job.",
+    "Null in a job by epochs.",
     nullable(record(_LIVE)),
 )
 _VERTEX: Final[Mapping[str, Schema]] = {
@@ -184,7 +184,7 @@ BACK_PRESSURE: Final = component(
     record(
         {
             "status": described(
-                "deprecated without numbers: in epoch jobs, and while tasks start.", choice("ok", "deprecated")
+                "deprecated without numbers: in jobs by epochs, and while tasks start.", choice("ok", "deprecated")
             )
         },
         {

@@ -117,8 +117,8 @@ class EpochCheckpoints:
             )
         self._control = control
         self._writer = writer
-        self._failures = RememberedFailure()
-        failures = CheckpointFailureManager(job.configuration.get(TOLERABLE_FAILED), self._failures)
+        self._fatal_failure = RememberedFailure()
+        failures = CheckpointFailureManager(job.configuration.get(TOLERABLE_FAILED), self._fatal_failure)
         self._coordinator = CheckpointCoordinator.for_epochs(
             CoordinatorServices.for_job_attempt(
                 writer,
@@ -140,7 +140,7 @@ class EpochCheckpoints:
         self._staged: Output = {}
         self._stopping: list[tuple[SnapshotRequest, str]] = []
         self._positions: Mapping[str, Any] | None = restored.positions
-        self._begun: deque[EpochCheckpoint] = deque()
+        self._begun: deque[BarrierCheckpoint] = deque()
         # The newest accepted epoch until a checkpoint completes with it, and the epoch of the last checkpoint.
         self._pending_result: EpochResult | None = None
         self._last_result: EpochResult | None = None
@@ -201,7 +201,7 @@ class EpochCheckpoints:
                 logger.warning("rejected a drain, because its savepoint cannot be written: %s", error)
                 self._control.reject(request, error)
 
-    def begin(self, epoch: int, epochs: JobEpochs, tasks: Sequence[CheckpointParticipant]) -> EpochCheckpoint:
+    def begin(self, epoch: int, epochs: JobEpochs, tasks: Sequence[CheckpointParticipant]) -> BarrierCheckpoint:
         """Begin the checkpoint of an epoch before its tasks take their snapshots, in a real-time job.
 
         Several may be under way; they end in their order.
@@ -218,13 +218,13 @@ class EpochCheckpoints:
         """
         pending = self._coordinator.begin(epoch, tasks, force=True)
         assert pending is not None
-        begun = EpochCheckpoint(
+        begun = BarrierCheckpoint(
             self._coordinator, epoch, pending, epochs, self._previous_epoch, requests=self._control.waiting
         )
         self._begun.append(begun)
         return begun
 
-    def _pop_begun(self, epoch: int) -> EpochCheckpoint | None:
+    def _pop_begun(self, epoch: int) -> BarrierCheckpoint | None:
         """Remove and return the checkpoint that was begun for an epoch; None if there is none."""
         return self._begun.popleft() if self._begun and self._begun[0].epoch == epoch else None
 
@@ -237,8 +237,8 @@ class EpochCheckpoints:
         begun = self._pop_begun(epochs.epoch)
         if begun is not None:
             self._aborted.append(begun.pending.checkpoint_id)
-        if self._failures.cause is not None:
-            raise self._failures.cause from error
+        if self._fatal_failure.cause is not None:
+            raise self._fatal_failure.cause from error
         logger.warning(
             "the checkpoint of epoch %d failed and is tolerated; the next one replaces it: %s", epochs.epoch, error
         )
@@ -383,7 +383,7 @@ class EpochCheckpoints:
             assert pending is not None
             completed = self._finish(pending, tasks, self._metadata(pending.checkpoint_id, epochs))
         except CheckpointError as error:
-            if self._failures.cause is not None:
+            if self._fatal_failure.cause is not None:
                 raise
             self._tolerated = error
             if pending is not None:
@@ -479,7 +479,7 @@ class EpochCheckpoints:
         )
 
 
-class EpochCheckpoint(BegunCheckpoint):
+class BarrierCheckpoint(BegunCheckpoint):
     """The checkpoint of one epoch of a real-time job, from its barrier until its document is written.
 
     Args:

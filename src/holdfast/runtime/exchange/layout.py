@@ -340,7 +340,7 @@ def as_type(column: pa.Array, wanted: pa.DataType) -> pa.Array:
 # sent: both sides have it from the plan. Edges into operators that order their rows use `RowLayout`.
 
 PHASE: Final = f"{RESERVED}phase"
-"""Rows of a task are read in its order, where broadcast elements come before the others."""
+"""Rows of a task are sorted by it: 0, broadcast elements, comes before the others."""
 
 SCHEMA: Final = pa.schema([pa.field(CONTROL, pa.binary()), pa.field(TARGET, pa.int32()), pa.field(PHASE, pa.int32())])
 

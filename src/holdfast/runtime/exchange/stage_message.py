@@ -129,7 +129,7 @@ class EpochDescriptor:
         processing_time: Milliseconds since 1970, the same in the whole epoch.
         event_time: Event time as the epoch, or this epoch job of it, begins.
         versions: State version of each keyed step before the epoch.
-        is_last: Whether the job ends with this epoch, because its inputs have ended.
+        is_last: Whether event time ends with this epoch: its inputs have ended, or it is drained.
         operator_states: Operator state of each subtask before the epoch, by uid.
         follows: Whether another epoch of the same job attempt went before.
         notifications: Notifications of checkpoints for functions.

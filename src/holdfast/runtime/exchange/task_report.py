@@ -308,7 +308,7 @@ class TaskReport:
         observed: The greatest timestamp by clock that this task and the tasks above it have assigned.
         read_attempts: Partition and attempt of each task that it has read; only where an epoch runs again, for errors.
         requests: Requests of its process to object stores since the report before, by method.
-        barrier: The times of the barrier; None in an epoch job.
+        barrier: The times of the barrier; None in a job by epochs.
     """
 
     stage: int

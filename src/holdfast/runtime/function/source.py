@@ -253,7 +253,7 @@ class PositionFiles(Protocol):
 
 
 class EpochOffset(NamedTuple):
-    """The position of a part of an input, as epoch jobs keep it.
+    """The position of a part of an input, as jobs by epochs keep it.
 
     Attributes:
         offset: Its offset in Spark's log, as JSON; None if it has none yet.
@@ -416,14 +416,14 @@ class SplitSource(ABC):
         return self
 
     def to_epoch_offsets(self, position: Any) -> Sequence[EpochOffset] | None:
-        """Return a position as epoch jobs keep it: an offset for each part of the input that Spark reads.
+        """Return a position as jobs by epochs keep it: an offset for each part of the input that Spark reads.
 
-        None if epoch jobs cannot go on from it.
+        None if jobs by epochs cannot go on from it.
         """
         return None
 
     def from_epoch_offsets(self, offsets: Sequence[EpochOffset]) -> Any:
-        """Return the position for offsets of an epoch job; None if a real-time job cannot go on from them.
+        """Return the position for offsets of a job by epochs; None if a real-time job cannot go on from them.
 
         Args:
             offsets: The offset of each part of the input.

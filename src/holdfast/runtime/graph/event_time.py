@@ -67,7 +67,7 @@ class WatermarkClock:
 
 @dataclass(frozen=True)
 class EventTime:
-    """Event time at the begin of an epoch, or of an epoch job of it.
+    """Event time at the beginning of an epoch, or of an epoch job of it.
 
     Attributes:
         clocks: The clocks of the job.
@@ -98,12 +98,12 @@ class EventTime:
             clocks: The clocks whose elements it gets; none if its event time does not advance.
             observed: The greatest timestamps of the epoch.
         """
-        open_clocks = [uid for uid in clocks if uid not in self.ended]
+        open_clocks = [clock for clock in clocks if clock not in self.ended]
         if self.is_over or (clocks and not open_clocks):
             return MAX_WATERMARK
         now = self.plus(observed)
-        active = [uid for uid in open_clocks if uid not in now.idle]
-        watermarks = [self.clocks[uid].watermark(now.reached_by(uid)) for uid in active]
+        active = [clock for clock in open_clocks if clock not in now.idle]
+        watermarks = [self.clocks[clock].watermark(now.reached_by(clock)) for clock in active]
         return max(self.before(uid), min(watermarks, default=MIN_WATERMARK))
 
     def latest(self, clocks: Iterable[str], observed: Observed) -> int:

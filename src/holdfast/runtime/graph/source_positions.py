@@ -13,8 +13,8 @@ listed when it was read to its end::
         },
     }
 
-Real-time jobs write the same, with a number of their own as batch. What epoch jobs cannot express is under `splits`: an
-input of which a part was read, although epochs read it as a whole, and one that only real-time jobs read::
+Real-time jobs write the same, with a number of their own as batch. What jobs by epochs cannot express is under
+`splits`: an input of which a part was read, although epochs read it as a whole, and one that only real-time jobs read::
 
         "splits": [{"leaves": [{"uid": "numbers", ..., "streaming": false}], "positions": {"numbers": ...}}]
 """

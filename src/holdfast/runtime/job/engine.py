@@ -237,10 +237,11 @@ class Engine(ABC):
     ) -> list[TaskReport] | EpochReport:
         """Run the tasks of one epoch job and return the reports of its last stage.
 
-        An engine that knows by itself that the tasks have read one another returns their report.
+        An engine that knows by itself which attempts read which others returns the report of the epoch, and no
+        digests are compared.
 
         Args:
-            epoch: The attempt at the epoch.
+            epoch: The try of the epoch.
             epoch_input: Input of the epoch for its first epoch job, None for none; staged files for a later one.
 
         Raises:
@@ -253,7 +254,7 @@ class Engine(ABC):
         return {}
 
     def task_metrics(self) -> RealTimeMetricsByTask:
-        """Return the metrics of the tasks that run now; none in an epoch job. Safe at any time."""
+        """Return the metrics of the tasks that run now; none in a job by epochs. Safe at any time."""
         return {}
 
     def checkpoint_completed(self, positions: Mapping[str, Any]) -> None:  # noqa: B027 - optional

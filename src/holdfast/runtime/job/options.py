@@ -70,8 +70,8 @@ EXECUTION_TRIGGER: Final = ConfigOption(
     str,
     "continuous",
     "When epochs start: 'continuous' (as soon as there is input), 'available-now' (process the present input, then "
-    "stop), or an interval such as '10 s'. With 'real-time' there are no epochs: one Spark job processes each record "
-    "when it arrives, and checkpoints are taken while it runs. It needs Spark 4.3.",
+    "stop), or an interval such as '10 s'. With 'real-time' one Spark job processes each record when it arrives, and "
+    "epochs end with the barriers of checkpoints. It needs Spark 4.3.",
 )
 
 

@@ -44,7 +44,7 @@ class EpochProgress:
             and the number of accepted epochs that it has not committed.
         real_time: Of a real-time job the longest alignment and snapshot of a task at the barrier, in milliseconds, and
             for each operator where the time of its least idle subtask went in the last second, in milliseconds; None
-            in an epoch job.
+            in a job by epochs.
     """
 
     epoch: int
@@ -81,7 +81,7 @@ class EpochProgress:
         )
 
     def _busiest(self) -> str:
-        """Return the operator that is busy most, as text; empty in an epoch job."""
+        """Return the operator that is busy most, as text; empty in a job by epochs."""
         operators = self.real_time["operators"] if self.real_time else []
         if not operators:
             return ""

@@ -2,10 +2,10 @@
 
 ::
 
-    CREATED -> RUNNING -> FINISHED     bounded inputs have ended
-      ^           |  ^ -> SUSPENDED    trigger exhausted, stopped, or fenced by another leader: everything is kept
-      |           v  |  -> CANCELED    cancel() was called
-      +------ RESTARTING -> FAILED     the restart strategy gave up, or a new attempt cannot help
+    CREATED --> RUNNING ---> FINISHED     bounded inputs have ended
+       ^         |   ^  |--> SUSPENDED    trigger exhausted, stopped, or fenced by another leader: everything is kept
+       |         v   |  '--> CANCELED     cancel() was called
+       '----- RESTARTING --> FAILED       the restart strategy gave up, or a new attempt cannot help
 
 A failure in an epoch starts a new attempt in the same process. It raises the token and restores the newest completed
 checkpoint, exactly as another process would. With high availability a process stands by (CREATED) until it is elected,

@@ -201,7 +201,7 @@ class SubtaskFlow:
         last_in: Elements read in its last epoch with any.
         last_busy_ms: Time that it worked in that epoch.
         barrier: Microseconds of its last alignment and its last snapshot, for which elements have waited; None in an
-            epoch job.
+            job by epochs.
     """
 
     subtask: int
@@ -325,7 +325,7 @@ class JobFlow:
 
 
 def real_time_progress(stages: Iterable[Iterable[TaskReport]], tasks: RealTimeMetricsByTask) -> dict[str, Any] | None:
-    """Return `EpochProgress.real_time`; None in an epoch job.
+    """Return `EpochProgress.real_time`; None in a job by epochs.
 
     Args:
         stages: The reports of the tasks.

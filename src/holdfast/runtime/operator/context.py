@@ -54,7 +54,7 @@ CONTEXT = "holdfast.context"
 class SubtaskInfo:
     """Facts about one subtask of one operator in one epoch; times are milliseconds since 1970.
 
-    In a task of an epoch job nothing of it changes.
+    In a task of a job by epochs nothing of it changes.
 
     Attributes:
         processing_time: The current processing time; it advances in a real-time task only.

@@ -1,1 +1,1 @@
-"""Real-time jobs: tasks that live as long as the attempt, and barriers between their records."""
+"""Real-time jobs: tasks that live until they are stopped, and barriers between their records."""

@@ -1,17 +1,18 @@
 """Control connections: between the driver of a real-time job and each of its tasks.
 
-Both ends prove that they know the secret of the attempt before anything is read (`multiprocessing.connection`). From
-then on a task sends JSON, and the driver sends pickles::
+Both ends prove that they know the secret of this launch of the tasks before anything is read
+(`multiprocessing.connection`). From then on a task sends JSON, and the driver sends pickles::
 
     task    hello {stage, partition, attempt, execution}
-    driver  start {epoch, splits, no_more_splits}
-                                             the task begins
-    driver  epoch {epoch, accepted}          the state of the task as the driver has accepted it, and the last epoch
-                                             whose barrier it has accepted
+    driver  start {epoch, accepted, decided, splits, no_more_splits}
+                                             the task begins, with what `epoch` says
+    driver  epoch {epoch, accepted, decided} the state of the task as the driver has accepted it, the last epoch whose
+                                             barrier it has accepted, and the last one of which no barrier is pending
     driver  splits {splits, no_more_splits}  more splits for a task that reads sources, and the sources of which none
                                              follow
-    driver  trigger {epoch}                  to tasks without producers: send a barrier
-    task    acknowledge {epoch, report, positions}
+    driver  trigger {epoch, time}            to tasks without producers: send a barrier; its processing time
+    task    acknowledge {epoch, reports, positions}
+                                             of this barrier, and of those before it that may not be accepted
     task    decline {epoch, reason, message} the task cannot take its snapshot
     driver  abort {epoch}                    the barrier of the epoch is abandoned; its changes belong to the next one
     driver  stop                             to tasks without producers: end
@@ -105,7 +106,7 @@ class ControlServer:
     Args:
         host: The host by which tasks reach the driver.
         bind_host: The host that it listens on.
-        attempt: The attempt of the job; tasks of another one are refused.
+        attempt: Number of this launch of the tasks; those of another one are refused.
         on_message: Called with each message of a task but its greeting.
         on_connected: Called with each task that has connected, and the id of its execution.
         on_lost: Called with each task whose connection has ended, or that was silent.

@@ -123,7 +123,7 @@ class RealTimeInput(EpochInput):
 
 
 class RealTimeEngine(Engine):
-    """Runs the tasks of one job for as long as an attempt, and ends epochs with barriers.
+    """Runs the tasks of one job until it stops or is rescaled, and ends epochs with barriers.
 
     Args:
         configuration: The options of the job.
@@ -243,7 +243,7 @@ class RealTimeEngine(Engine):
 
     def execute(self, epoch: EpochDescriptor, epoch_input: EpochInput | StagedInput | None) -> EpochReport:
         assert self._sources is not None
-        if epoch.epoch not in self._barriers:  # it did not begin before the epoch before it has ended
+        if epoch.epoch not in self._barriers:  # it was not begun early by `_trigger_next`
             if self._group is None:
                 self._launch(epoch)
             else:

@@ -79,7 +79,7 @@ class FrameWriter:
     """Makes the frames that one task sends.
 
     Args:
-        attempt: The attempt of the job.
+        attempt: Number of this launch of the tasks.
         producer: Index of the task.
         consumers: Number of tasks that read.
         clocks: Number of clocks of the job.
@@ -200,7 +200,7 @@ class InputGate:
     """Reads the frames of all producers, aligns their barriers, and knows the watermarks.
 
     Args:
-        attempt: The attempt of the job.
+        attempt: Number of this launch of the tasks.
         producers: Number of tasks that send.
         clocks: Number of clocks of the job.
         is_aligned: Whether frames behind a barrier wait until all producers have sent it.

@@ -197,7 +197,7 @@ class SourceCoordinator:
 
     Args:
         plan: The job.
-        positions: Positions in a checkpoint of a real-time job or of an epoch job; None to begin at the start.
+        positions: Positions in a checkpoint of a real-time job or of a job by epochs; None to begin at the start.
         tasks: Number of tasks that read sources.
         rules: Decisions of the user about inputs that do not match the positions.
         inputs: The inputs as an engine describes them; None to take what the plan says.
@@ -299,8 +299,8 @@ class SourceCoordinator:
     def positions(self) -> dict[str, Any]:
         """Return the positions at the last acknowledged barrier, as JSON for the checkpoint.
 
-        They have the form of epoch jobs, which go on from them, except for what these cannot express: inputs that they
-        read as a whole and of which a part was read, and sources that only real-time jobs read.
+        They have the form of jobs by epochs, which go on from them, except for what these cannot express: inputs that
+        they read as a whole and of which a part was read, and sources that only real-time jobs read.
         """
         unread = {leaf for one in self._inputs.values() if not one.is_finished for leaf in one.leaves}
         static = [leaf for leaf in self._job_inputs.static if leaf not in unread]
@@ -387,7 +387,7 @@ class SourceCoordinator:
             one.discovery.add_done_callback(lambda _: self.on_discovered())
 
     def _offset_entry(self) -> tuple[tuple[OffsetLine, ...], str, tuple[Mapping[str, Any], ...]]:
-        """Return the lines of streams whose positions epoch jobs read, the entry of Spark's log, and their files."""
+        """Return the lines of streams that jobs by epochs can read on, the entry of Spark's log, and their files."""
         offsets: dict[OffsetLine, EpochOffset] = {}
         for one in self._inputs.values():
             lines = [line for line in self._job_inputs.lines if line.leaf in one.leaves]
@@ -471,7 +471,7 @@ class _Start:
             ]
         )
         if position is None:
-            raise _refusal(uid, "its position was written by an epoch job, in a form that its source cannot read")
+            raise _refusal(uid, "its position was written by a job by epochs, in a form that its source cannot read")
         return position
 
     def _origin(self, leaf: InputLeaf) -> InputLeaf | None:

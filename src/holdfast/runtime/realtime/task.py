@@ -1,6 +1,6 @@
-"""A task of a real-time job: it lives as long as the attempt, and takes a snapshot at each barrier.
+"""A task of a real-time job: it lives until it is stopped, and takes a snapshot at each barrier.
 
-Between two barriers it is a `StageTask`, the same that runs an epoch in an epoch job; so operators, state, sinks and
+Between two barriers it is a `StageTask`, the same that runs an epoch in a job by epochs; so operators, state, sinks and
 reports are the same in both. At a barrier the `StageTask` reports, and the next one begins with the state that it left,
 in the memory of this process.
 """
@@ -108,7 +108,7 @@ class RealTimeStage:
         stage: Index of the stage.
         producers: Number of tasks of the stage before; 0 for one that reads sources.
         consumers: Number of tasks of the stage behind; 0 for the last one.
-        attempt: The attempt of the job.
+        attempt: Number of this launch of the tasks; a rescale has another one.
         address: The driver.
         is_aligned: Whether elements behind a barrier wait.
         flush_seconds: Seconds for which elements may wait to be processed, and to be sent, with others; more on a busy

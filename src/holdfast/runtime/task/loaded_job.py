@@ -48,7 +48,7 @@ class LoadedJob:
         self.run_files = with_local_copies(self.file_system, descriptor.job_root, self.configuration)
         self._check_storage_is_shared()
         self._state_backend: StateBackend = load_state_backend(self.configuration)
-        self._instance: dict[str, OperatorInstance] = {}
+        self._instances: dict[str, OperatorInstance] = {}
         self._selectors: dict[str, OpenedSelector] = {}
 
     def delaying_writes(self) -> tuple[LoadedJob, DelayedWrites]:
@@ -65,11 +65,11 @@ class LoadedJob:
 
     def instance(self, step: Step, info: SubtaskInfo) -> OperatorInstance:
         """Return the step's function; the first call in this process opens it."""
-        if step.uid not in self._instance:
+        if step.uid not in self._instances:
             assert step.operator is not None
             template = self.keyed_backend(step, info, KeyGroupRange(0, 0)) if step.codec else None
-            self._instance[step.uid] = OperatorInstance(step.operator, info, template)
-        return self._instance[step.uid]
+            self._instances[step.uid] = OperatorInstance(step.operator, info, template)
+        return self._instances[step.uid]
 
     def selector(self, edge: Edge, info: SubtaskInfo) -> Callable[[Any], Any]:
         """Return the key selector of an edge for one task; the first call in this process opens it."""
@@ -111,7 +111,7 @@ class LoadedJob:
 
     def close(self) -> None:
         """Close all opened functions."""
-        for operator in self._instance.values():
+        for operator in self._instances.values():
             operator.close()
         for selector in self._selectors.values():
             selector.close()

@@ -350,7 +350,7 @@ class StageTask:
         identity: This execution of the task.
         next_tasks: Number of tasks of the stage below, each of which gets a marker; 0 for the last stage.
         message_bytes: Bytes of a message to the stage below, None for the default.
-        writers: Writers of a real-time task that go on behind barriers, by uid; None in an epoch job.
+        writers: Writers of a real-time task that go on behind barriers, by uid; None in a job by epochs.
     """
 
     def __init__(

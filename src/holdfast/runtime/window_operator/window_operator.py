@@ -488,7 +488,7 @@ class WindowTask:
         backend: Its keyed state.
         element_context: Receives side outputs.
         output: Receives results.
-        watermark: The watermark at the begin of the epoch.
+        watermark: The watermark at the beginning of the epoch.
     """
 
     def __init__(

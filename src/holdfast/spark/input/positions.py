@@ -244,8 +244,8 @@ class InputIdentities(JobInputs):
 
 def _read_in_part(leaf: InputLeaf) -> RestoreError:
     return RestoreError(
-        message=f"input {leaf.uid!r}, {leaf}, was read in part by a real-time job, from where an epoch job cannot go "
-        "on: run the job with execution.trigger=real-time until it has read this input, and restore a checkpoint of "
+        message=f"input {leaf.uid!r}, {leaf}, was read in part by a real-time job, from where a job by epochs cannot "
+        "go on: run the job with execution.trigger=real-time until it has read this input, and restore a checkpoint of "
         "then; a source that only real-time jobs read needs that trigger always"
     )
 

@@ -31,7 +31,7 @@ _WRITTEN = "partition int, path string"
 
 
 def describe_inputs(plan: JobPlan, session: SparkSession) -> JobInputs:
-    """Return the inputs of a job as positions of epoch jobs know them.
+    """Return the inputs of a job as positions of jobs by epochs know them.
 
     Raises:
         ConfigurationError: An input has reserved columns.

@@ -1,4 +1,4 @@
-"""Windows, joins, timers, asynchronous functions, side outputs and files in real time, against models and epoch jobs.
+"""Windows, joins, timers, asynchronous functions, side outputs and files in real time, against models and by epochs.
 
 Results that depend on when a watermark arrives are left out: which elements are late, and what an element finds that
 comes beside a timer.

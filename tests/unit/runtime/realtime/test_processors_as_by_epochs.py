@@ -1,4 +1,4 @@
-"""Stateful processors of Spark in real time: timers and times to live are those of an epoch job. No JVM."""
+"""Stateful processors of Spark in real time: timers and times to live are those of a job by epochs. No JVM."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class DatabaseSink(Sink):
 
     With `AT_LEAST_ONCE`, tasks of a real-time job write rows as they arrive, over a connection each, and after a
     failure they write the rows since the last checkpoint again. Rows with a key then replace themselves. Tasks get the
-    address with its password. Epoch jobs write as with `EXACTLY_ONCE`. Only for Postgres.
+    address with its password. Jobs by epochs write as with `EXACTLY_ONCE`. Only for Postgres.
 
     Args:
         uri: `postgresql://user:password@host:port/database`, or a file of SQLite as `sqlite:///path` or `file:path`.

@@ -6,7 +6,7 @@ all entries before as well::
     v1
     {"path":"file:///data/a.txt","timestamp":1764000000000,"batchId":7}
 
-Epoch jobs continue from the number of the last entry, and real-time jobs from what epoch jobs have written.
+Jobs by epochs continue from the number of the last entry, and real-time jobs from what these have written.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ _HADOOP_S3: Final = re.compile(r"s3[an]://")
 class PendingFiles:
     """Lists the files of a source as Spark would, without Spark.
 
-    An epoch job counts unread files by it; there Spark decides which files are read. So paths for which its own rules
-    would be needed, such as globs with alternatives, are not listed at all. A real-time job reads what it lists.
+    A job by epochs counts unread files by it; there Spark decides which files are read. So paths for which its own
+    rules would be needed, such as globs with alternatives, are not listed at all. A real-time job reads what it lists.
 
     Args:
         paths: Directories, files and globs.

@@ -328,7 +328,7 @@ def _writable_topic(admin: AdminClient, connection: KafkaConnection, topic: str)
     return {topic: len(found.partitions)}
 
 
-class PlainCommitter(Committer):
+class _PlainCommitter(Committer):
     """Publishes without transactions: at least once, or without a guarantee.
 
     Args:
@@ -364,24 +364,28 @@ class PlainCommitter(Committer):
             producer.close()
 
 
-class TransactionalCommitter(Committer):
-    """Publishes each shard of an epoch in one transaction with its marker.
+class KafkaCommitter(Committer):
+    """Publishes each shard of an epoch in one transaction with its marker, and plain committables without.
 
     Args:
         connection: The connection to the cluster.
         context: The context of the committer.
         place: The marker partition of the job; None if it is unknown. Committables name their own.
-        id_base: The prefix of the sink's transactional ids.
+        id_base: The prefix of the sink's transactional ids; None for a sink without transactions.
     """
 
     def __init__(
-        self, connection: KafkaConnection, context: CommitterInitContext, place: MarkerPartition | None, id_base: str
+        self,
+        connection: KafkaConnection,
+        context: CommitterInitContext,
+        place: MarkerPartition | None,
+        id_base: str | None,
     ) -> None:
         self._connection = connection
         self._context = context
         self._place = place
         self._id_base = id_base
-        self._plain = PlainCommitter(connection, context)
+        self._plain = _PlainCommitter(connection, context)
         self._logs: dict[MarkerPartition, MarkerLog] = {}
         self._producers: dict[str, ShardProducer] = {}
 
@@ -478,7 +482,8 @@ class TransactionalCommitter(Committer):
 
     def _end_transaction(self, transactional_id: str) -> bool:
         """End an open transaction of an earlier process of this sink; return False if it is another program's."""
-        is_ours = transactional_id.startswith(self._id_base) and transactional_id not in self._producers
+        base = self._id_base
+        is_ours = base is not None and transactional_id.startswith(base) and transactional_id not in self._producers
         if is_ours:
             logger.info("ending the open transaction of %r", transactional_id)
             self._producer(transactional_id)

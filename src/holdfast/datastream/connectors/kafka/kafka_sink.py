@@ -23,9 +23,8 @@ from holdfast.datastream.connectors.kafka.client import (
     translated_error,
 )
 from holdfast.datastream.connectors.kafka.kafka_committer import (
-    PlainCommitter,
+    KafkaCommitter,
     RecordProducer,
-    TransactionalCommitter,
     fetch_limits,
 )
 from holdfast.datastream.connectors.kafka.markers import (
@@ -163,10 +162,9 @@ class KafkaSink(Sink):
         if self._schema.topic in self._limits:
             connection = connection.with_batch_size(self._limits[self._schema.topic].batch)
         if self._guarantee is not DeliveryGuarantee.EXACTLY_ONCE:
-            return _PlainOrTransactionalCommitter(connection, context)
-        return TransactionalCommitter(
-            connection, context, self._marker_partition, self._id_base(context.job_id, context.uid)
-        )
+            # It has no transactions of its own. Some may be left from when the sink was exactly once.
+            return KafkaCommitter(connection, context, None, None)
+        return KafkaCommitter(connection, context, self._marker_partition, self._id_base(context.job_id, context.uid))
 
     def sweep(self, context: CommitterInitContext, is_dead: Callable[[FileName], bool]) -> int:
         return sweep_staged_files(context, is_dead)
@@ -271,21 +269,6 @@ class RecordSender(ColumnSinkWriter):
         if self._is_needed or not isinstance(error, StorageError):
             raise error
         logger.warning("records of %r were dropped: %s", self._uid, error)
-
-
-class _PlainOrTransactionalCommitter(PlainCommitter):
-    """Publishes without transactions, except for what was staged while the sink was exactly once."""
-
-    def __init__(self, connection: KafkaConnection, context: CommitterInitContext) -> None:
-        super().__init__(connection, context)
-        self._exact = TransactionalCommitter(connection, context, None, "\0")
-
-    def commit(self, requests: Any) -> None:
-        self._exact.commit(requests)
-
-    def close(self) -> None:
-        super().close()
-        self._exact.close()
 
 
 class KafkaSinkBuilder:

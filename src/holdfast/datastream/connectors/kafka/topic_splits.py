@@ -1,6 +1,6 @@
 """`TopicSplits`: topics of Kafka for real-time jobs, one split for each partition.
 
-The position is the offset that epoch jobs have: see `topic_ranges`. The state of a split is the next offset of its
+The position is the offset that jobs by epochs have: see `topic_ranges`. The state of a split is the next offset of its
 partition, with the id of the topic and the stopping offset, if there is one::
 
     {"id": "2SwH...", "next": 17, "stop": 20}
