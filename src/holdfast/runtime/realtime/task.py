@@ -3,6 +3,10 @@
 Between two barriers it is a `StageTask`, the same that runs an epoch in a job by epochs; so operators, state, sinks and
 reports are the same in both. At a barrier the `StageTask` reports, and the next one begins with the state that it left,
 in the memory of this process.
+
+A *round* is the messages that are processed together, before timers fire and output is sent. *Credit* is the number of
+frames that a task lets each of its producers send; it grants so much that a barrier waits for at most
+`_WINDOW_SECONDS` of work. Neighbouring tasks can share a thread: then they take *turns*.
 """
 
 from __future__ import annotations
@@ -292,6 +296,7 @@ class RealTimeTask:
         self._identity = identity
         self._clock, self._time = clock, ForwardTime(clock)
         plan = job.descriptor.plan
+        # Messages.
         self._clocks = tuple(sorted(plan.clocks))
         self._plan = job.stage(identity.stage)
         self._frames = FrameWriter(
@@ -309,9 +314,11 @@ class RealTimeTask:
             else None
         )
         self._inbox: _Inbox = _Inbox(None if before is None else before._inbox)
+        # The task before, if it shares the thread, and what it sends.
         self._before, self._turn_until = before, math.inf
         self._input: Generator[pa.RecordBatch] | None = None
         self._snapshots: queue.SimpleQueue[_Snapshot | None] = queue.SimpleQueue()
+        # Sources and their watermarks.
         sources = plan.epoch_jobs[0].sources
         self._sources = {source.uid: source for source in sources}
         self._at_once = _FIRST_AT_ONCE
@@ -329,7 +336,7 @@ class RealTimeTask:
         self._watermarks: dict[str, int] = {}
         self._sent: Sequence[int] = ()
         self._sent_at = self._flushed_at = self._collected_at = self._found_at = self._polled_at = time.monotonic()
-        self._triggered: list[Barrier] = []
+        # Rounds and credit, from the measured time of a frame and of a byte.
         self._frame_seconds = self._byte_seconds = 0.0
         self._message_bytes = [_FIRST_MESSAGE] * stage.consumers
         self._granted: list[int] = [FIRST_CREDIT] * stage.producers
@@ -337,13 +344,16 @@ class RealTimeTask:
         self._is_stopped = self._has_waiting = self._has_worked = False
         self._fired_at: list[int] | None = None
         self._flush_interval = FlushInterval(stage.flush_seconds, time.monotonic())
+        # State as the driver has accepted it, and what this task has written since.
         self._accepted: EpochDescriptor | None = None
+        self._triggered: list[Barrier] = []
         self._begun: dict[int, EpochDescriptor] = {}
         self._unaccepted: list[tuple[int, TaskReport]] = []
         self._meter = TaskMeter(job.configuration.get(LATENCY_HISTORY))
         self._source_uids = sorted(self._sources)
         self._no_more_splits: frozenset[str] = frozenset()
         self._ended: set[str] = set()
+        # Watermark alignment.
         self._aligned = {} if stage.producers else plan.aligned
         intervals = [one.alignment.interval / 1000 for one in plan.aligned.values()]
         self._report_seconds = max(min(intervals, default=math.inf), _SHORTEST_REPORT)

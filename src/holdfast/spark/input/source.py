@@ -280,7 +280,7 @@ class StagedFrames:
             _check_names(source, element_schema(source.element_type).names)
 
     def frame(self, staged: StagedInput, epoch: int) -> DataFrame:
-        """Return the input of the epoch job in one attempt at an epoch.
+        """Return the input of the epoch job in one try of an epoch.
 
         Raises:
             UserFunctionError: A transform raised.
