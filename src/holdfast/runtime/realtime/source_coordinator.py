@@ -7,13 +7,13 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast.errors import ConfigurationError, RestoreError
+from holdfast.errors import ConfigurationError, HoldfastError, RestoreError
 from holdfast.kernel.secret import get_logger
 from holdfast.runtime.function.bounded_sources import CollectionSource
 from holdfast.runtime.function.source import EpochOffset, PositionFiles, SourceSplit, SplitSource
@@ -34,6 +34,7 @@ from holdfast.runtime.graph.source_positions import (
     stored_static,
 )
 from holdfast.runtime.graph.stream_graph import FrameTransformNode, SourceNode, input_of
+from holdfast.runtime.job.engine import EngineError
 
 logger = get_logger(__name__)
 
@@ -46,6 +47,7 @@ _ALTERNATIVES: Final = (
     "use KafkaSource or FileSource, or a SplitSource of your own, by from_source(); or run the job by epochs, with "
     "another execution.trigger"
 )
+_DISCOVERS: Final = "looked for splits"
 
 
 def refuse_unsupported_inputs(plan: JobPlan) -> None:
@@ -145,13 +147,16 @@ class _Input:
         self.uid = uid
         self.leaves = tuple(leaves)
         self.source = source
-        self.enumerator = source.create_enumerator(position, tasks)
+        with _named(uid, "started"):
+            self.enumerator = source.create_enumerator(position, tasks)
         self.open: dict[str, _OpenSplit] = {}
         self.is_exhausted = False
         self.is_begun = position is not None or self.enumerator.is_begun
         self.discovery: Future[Sequence[SourceSplit]] | None = None
         self.due = 0.0
-        self.add(self.enumerator.discover())
+        with _named(uid, _DISCOVERS):
+            found = self.enumerator.discover()
+        self.add(found)
 
     @property
     def is_streaming(self) -> bool:
@@ -165,7 +170,8 @@ class _Input:
                     "split once, under an id of its own"
                 )
             self.open[split.split_id] = _OpenSplit(split.state)
-        self.is_exhausted = self.enumerator.is_exhausted()
+        with _named(self.uid, "told whether all splits are found"):
+            self.is_exhausted = self.enumerator.is_exhausted()
 
     def acknowledge(self, states: Mapping[str, Any]) -> None:
         for split_id, state in states.items():
@@ -174,7 +180,8 @@ class _Input:
                 # It is reported again until its task knows that the barrier was accepted.
                 if self.open.pop(split_id, None) is not None:
                     self.is_begun = True
-                    self.enumerator.split_finished(split_id)
+                    with _named(self.uid, f"noted the end of the split {split_id!r}"):
+                        self.enumerator.split_finished(split_id)
             elif split is None:
                 raise ValueError(f"a task reports the split {split_id!r} of {self.uid!r}, which it was not assigned")
             elif split.state != state:
@@ -182,11 +189,25 @@ class _Input:
                 split.state = state
 
     def position(self) -> Any:
-        return self.enumerator.snapshot({split_id: split.state for split_id, split in self.open.items()})
+        with _named(self.uid, "took its snapshot"):
+            return self.enumerator.snapshot({split_id: split.state for split_id, split in self.open.items()})
 
     @property
     def is_finished(self) -> bool:
         return self.is_exhausted and not self.open
+
+
+@contextmanager
+def _named(uid: str, doing: str) -> Iterator[None]:
+    """Name the input in an exception of its enumerator, which is a program's own; the job restarts after it."""
+    try:
+        yield
+    except HoldfastError:
+        raise
+    except Exception as error:
+        raise EngineError(
+            f"the enumerator of input {uid!r} failed while it {doing}: {type(error).__name__}: {error}"
+        ) from error
 
 
 class SourceCoordinator:
@@ -379,7 +400,9 @@ class SourceCoordinator:
     def _discover_if_due(self, one: _Input) -> None:
         if one.discovery is not None and one.discovery.done():
             found, one.discovery = one.discovery, None
-            one.add(found.result())
+            with _named(one.uid, _DISCOVERS):
+                splits = found.result()
+            one.add(splits)
         now = self._clock()
         if one.discovery is None and not one.is_exhausted and now >= one.due:
             one.due = now + one.enumerator.discovery_seconds
