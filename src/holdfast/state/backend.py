@@ -310,6 +310,13 @@ class AbstractKeyedStateBackend(DescriptorStateStore):
     def least_processing_time(self) -> int | None:
         """Return the time of the earliest processing-time timer of all services, None if there is none."""
 
+    def processing_time_bound(self) -> int | None:
+        """Return a time before which no processing-time timer of any service is due, None if there is none.
+
+        A real-time job calls it in each round, so a backend should not look at all timers here.
+        """
+        return self.least_processing_time()
+
     def remove_state(self, name: str) -> None:
         """Delete a state that the program does not declare. Deleting a missing state is not an error.
 

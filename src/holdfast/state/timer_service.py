@@ -231,6 +231,10 @@ class InternalTimerService:
         """Return the time of the earliest processing-time timer, None if there is none."""
         return self._processing.least()
 
+    def processing_time_bound(self) -> int | None:
+        """Return a time before which no processing-time timer is due, None if there is none; see `TimerQueue.bound`."""
+        return self._processing.bound()
+
     def num_event_time_timers(self) -> int:
         """Return the number of event-time timers. Reads all of them."""
         return len(self._event)
@@ -379,6 +383,9 @@ class SimpleTimerService:
 
     def least_processing_time(self) -> int | None:
         return self._service.least_processing_time()
+
+    def processing_time_bound(self) -> int | None:
+        return self._service.processing_time_bound()
 
     def least(self) -> dict[str, int | None]:
         """Return the time of the earliest timer of each domain."""

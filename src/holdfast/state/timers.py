@@ -8,7 +8,8 @@ timers.
 Timers are in layers; the newest layer that contains a timer decides whether it exists:
 
 - timers that were registered and deleted one by one since the last columns,
-- columns of the epoch: timers that were registered and deleted as arrays, and single ones from before them,
+- columns of the epoch: timers that were registered and deleted as arrays, and single ones from before them; in real
+  time they come in many small parts, of which some are merged now and then,
 - columns that were loaded from runs,
 - the rest of the runs.
 """
@@ -51,7 +52,11 @@ MIN_TIME: Final = -(2**63)
 MAX_TIME: Final = 2**63 - 1
 _FIRST_LOAD: Final = 64
 _LEAST_OF_A_GROUP: Final = 8
+_FIRST_LOOK: Final = 1024
+"""Rows of sorted timers that are looked at before all are."""
 _LOAD_GROWTH: Final = 8
+_MOST_PARTS: Final = 32
+"""Columns of an epoch before some are merged. An epoch of a job by epochs has few; in real time each round adds one."""
 _DELETE: Final = Op.DELETE
 
 
@@ -113,6 +118,7 @@ class TimerRows:
 
     def __init__(self, hashes: Hashes, times: Times, keys: pa.Array, names: Names, ops: Ops) -> None:
         self.hashes, self.times, self.keys, self.names, self.ops = hashes, times, keys, names, ops
+        self._is_sorted = False  # by time
 
     @classmethod
     def together(cls, parts: Sequence[TimerRows]) -> TimerRows:
@@ -129,6 +135,48 @@ class TimerRows:
     def take(self, rows: Rows) -> TimerRows:
         keys = self.keys.take(pa.array(rows))
         return TimerRows(self.hashes[rows], self.times[rows], keys, self.names[rows], self.ops[rows])
+
+    @cached_property
+    def least(self) -> int:
+        """The earliest time."""
+        return int(self.times[0] if self._is_sorted else self.times.min())
+
+    @cached_property
+    def least_put(self) -> int | None:
+        """The earliest time of a timer that is put, None if there is none."""
+        if self._is_sorted:
+            for end in (_FIRST_LOOK, len(self)):
+                puts = np.flatnonzero(self.ops[:end] == _PUT)
+                if len(puts):
+                    return int(self.times[puts[0]])
+            return None
+        put = self.times[self.ops == _PUT]
+        return int(put.min()) if len(put) else None
+
+    def split(self, through: int) -> tuple[TimerRows | None, TimerRows | None]:
+        """Return the rows up to a time, and those behind it; None for none."""
+        if self.least > through:
+            return None, self
+        if not self._is_sorted and (self.times <= through).all():
+            return self, None
+        # Once sorted it is only sliced, however often some of its timers are due. The order of equal times stays.
+        rows = self if self._is_sorted else self._sorted()
+        at = int(np.searchsorted(rows.times, through, "right"))
+        if at == len(rows):
+            return rows, None
+        return rows._slice(0, at), rows._slice(at, len(rows))
+
+    def _sorted(self) -> TimerRows:
+        rows = self.take(np.argsort(self.times, kind="stable"))
+        rows._is_sorted = True
+        return rows
+
+    def _slice(self, begin: int, end: int) -> TimerRows:
+        part = slice(begin, end)
+        keys = self.keys.slice(begin, end - begin)
+        rows = TimerRows(self.hashes[part], self.times[part], keys, self.names[part], self.ops[part])
+        rows._is_sorted = True
+        return rows
 
     def where(self, mask: npt.NDArray[np.bool_]) -> TimerRows:
         return self if mask.all() else self.take(np.flatnonzero(mask))
@@ -570,6 +618,16 @@ class TimerQueue:
         """Return the encoded namespace of each row as a column."""
         return self._names.column(rows.names)
 
+    def bound(self) -> int | None:
+        """Return a time before which no timer is due, None if there is none.
+
+        It costs little: a timer that was deleted may still count.
+        """
+        self._freeze()
+        times = [rows.least_put for rows in (*self._columns, *self._from_runs)]
+        times += [int(heads.min()) for run in self._stored_runs() if len(heads := run.heads())]
+        return earliest(times)
+
     def least(self) -> int | None:
         """Return the time of the earliest timer, None if there is none."""
         wanted = _FIRST_LOAD
@@ -623,9 +681,7 @@ class TimerQueue:
         waiting = [
             timer.timestamp for timer, op in self._changes.items() if op is _PUT
         ]  # may include timers that fire now
-        for rows in (*self._columns, *self._from_runs):
-            times = rows.times[rows.ops == _PUT]
-            waiting += [int(times.min())] if len(times) else []
+        waiting += [rows.least_put for rows in (*self._columns, *self._from_runs) if rows.least_put is not None]
         return min(waiting, default=None)
 
     def __len__(self) -> int:
@@ -662,6 +718,18 @@ class TimerQueue:
     def _append(self, rows: TimerRows) -> None:
         self._columns.append(rows)
         self._is_consolidated = False
+        if len(self._columns) > _MOST_PARTS:
+            self._merge_newest()
+
+    def _merge_newest(self) -> None:
+        """Merge the newest parts, so that there are few, and each row is merged a few times."""
+        first = len(self._columns) - 1
+        size = len(self._columns[first])
+        while first and len(self._columns[first - 1]) <= 2 * size:
+            first -= 1
+            size += len(self._columns[first])
+        rows = TimerRows.together(self._columns[first:])
+        self._columns[first:] = [rows.take(rows.newest(self._codec))]
 
     def _freeze(self) -> None:
         """Convert single timers to columns, except those that fire now."""
@@ -748,9 +816,8 @@ def raise_horizon(run: RunReader, name: str, horizon: Times, key_groups: KeyGrou
 
 
 def _split(parts: Sequence[TimerRows], through: int) -> tuple[list[TimerRows], list[TimerRows]]:
-    due = [part.where(part.times <= through) for part in parts]
-    kept = [part.where(part.times > through) for part in parts]
-    return [part for part in due if len(part)], [part for part in kept if len(part)]
+    both = [part.split(through) for part in parts if len(part)]
+    return [due for due, _ in both if due is not None], [kept for _, kept in both if kept is not None]
 
 
 def earliest(times: Iterable[int | None]) -> int | None:

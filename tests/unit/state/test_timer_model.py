@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections import defaultdict
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import StateError
 from holdfast.state import ColumnarStateBackend, HashMapStateBackend
+from holdfast.state import timers as timer_queues
 from holdfast.state.backend import AbstractKeyedStateBackend
 from holdfast.state.version import STATE_CACHE
 from holdfast.testing.state_contract.state_access_contract import StateEpochs, StateTask, WindowSerializer
@@ -67,6 +69,7 @@ class Subtask:
     def change(self, what: str, kind: str, several: list[Timer]) -> None:
         self.alive = self.alive | set(several) if what == "register" else self.alive - set(several)
         self._tell(what, kind, several)
+        self._look_at_bound()
         if what == "delete" and kind == "arrays":
             self._look_at_least()
 
@@ -136,16 +139,21 @@ class Subtask:
         assert self.service.event_time_timers(window) == of_pair(self.alive, key, window)
         self._look_at_least()
 
+    def _look_at_bound(self) -> None:
+        bound = self.task.backend._services["windows"]._event.bound()
+        assert all(bound is not None and bound <= time for time, _, _ in self.alive)
+
     def _look_at_least(self) -> None:
         assert self.service.least_event_time() == min((time for time, _, _ in self.alive), default=None)
 
 
+@pytest.mark.parametrize("parts", [1, 32], ids=["merged at once", "merged at the end"])
 @pytest.mark.parametrize("backend", [HashMapStateBackend(), ColumnarStateBackend()], ids=["hashmap", "columnar"])
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=steps)
-def test_timers_by_element_and_as_arrays_end_as_in_a_plain_set(backend, steps):
+def test_timers_by_element_and_as_arrays_end_as_in_a_plain_set(backend, parts, steps):
     STATE_CACHE.clear()
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory() as directory, patch.object(timer_queues, "_MOST_PARTS", parts):
         epochs = StateEpochs(backend, directory, codec=CollidingKeyCodec(), max_parallelism=6)
         alive: set[Timer] = set()
         tasks: dict[int, Subtask] = {}

@@ -82,6 +82,29 @@ def test_many_timers_are_read_in_pieces(epochs):
         assert task.backend.timers.least_processing_time() == 1_005_000
 
 
+def test_the_cost_of_a_round_does_not_grow_with_the_rounds_before_it(epochs):
+    """In real time, timers are set and looked for in each round, of which there are a million between two barriers."""
+    task = epochs.open()
+    slots, services = np.array(task.prepare(list("abcdefghij"))), task.backend.timers
+    session = np.zeros(10, np.int64)
+    for now in range(1_000):
+        services.register_processing_time_timers(slots, np.full(10, 10_000))  # the same ten, as a window does
+        if now:
+            services.delete_event_time_timers(slots, session)
+        session = 5_000 + now + slots  # later and later, as a session does
+        services.register_event_time_timers(slots, session)
+        assert not len(services.take_due_event_time(now).times)
+        assert not len(services.take_due_processing_time(now).times)
+        assert task.backend.processing_time_bound() == 10_000
+    queue = task.backend._services["user-timers"]._processing
+    assert len(queue._columns) <= 33 and sum(map(len, queue._columns)) < 400
+    assert len(event_queue(task)._columns) <= 40
+    assert services.take_due_processing_time(10_000).times.tolist() == [10_000] * 10
+    assert services.take_due_event_time(10_000).times.tolist() == (5_999 + np.arange(10)).tolist()
+    assert task.backend.processing_time_bound() is None
+    epochs.fail(task)
+
+
 def event_queue(task) -> TimerQueue:
     return task.backend._services["user-timers"]._event
 

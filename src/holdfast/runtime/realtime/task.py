@@ -676,8 +676,8 @@ class RealTimeTask:
             self._watermarks[step.uid] = times.after(step.uid, step.clocks, {})
 
     def _next_timer(self) -> float | None:
-        """Return the seconds until the next processing-time timer."""
-        times = [executor.least_timer() for executor in self._task.executors if isinstance(executor, KeyedStepExecutor)]
+        """Return the seconds until a processing-time timer may be due."""
+        times = [executor.timer_bound() for executor in self._task.executors if isinstance(executor, KeyedStepExecutor)]
         least = min((at for at in times if at is not None), default=None)
         return None if least is None else max(0.0, (least - self._time.now_ms()) / 1000)
 

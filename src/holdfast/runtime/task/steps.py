@@ -285,9 +285,9 @@ class KeyedStepExecutor(OperatorExecutor):
         super().set_time(epoch)
         self._epoch = epoch
 
-    def least_timer(self) -> int | None:
-        """Return the time of the earliest processing-time timer, None if there is none."""
-        return self._backend.least_processing_time()
+    def timer_bound(self) -> int | None:
+        """Return a time before which no processing-time timer is due, None if there is none."""
+        return self._backend.processing_time_bound()
 
     def accept(self, chunk: Chunk) -> Chunk:
         raise AssertionError(f"elements without a key arrived at {self.step.uid!r}")
@@ -325,8 +325,8 @@ class KeyedStepExecutor(OperatorExecutor):
     def _drop_left_timers(self) -> None:
         """Delete due timers of another function that had this state before: nothing fires them, so they stay due."""
         timers, now = self._backend.timers, self._epoch.processing_time
-        least = timers.least_processing_time()
-        if least is not None and least <= now:
+        bound = timers.processing_time_bound()
+        if bound is not None and bound <= now:
             timers.take_due_processing_time(now)
 
     def _emitted_batch(self, batch: pa.RecordBatch, timestamps: Timestamps) -> Chunk:

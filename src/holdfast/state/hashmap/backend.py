@@ -505,6 +505,9 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
     def least_processing_time(self) -> int | None:
         return earliest(service.least_processing_time() for service in self._services.values())
 
+    def processing_time_bound(self) -> int | None:
+        return earliest(service.processing_time_bound() for service in self._services.values())
+
     def flush(self, path_factory: Callable[[], str], token: int, epoch: int) -> RunHandle | None:
         reader = self._reader
         if reader is None:
