@@ -16,9 +16,10 @@ from holdfast.runtime.operator.async_operation import AsyncOperation
 class AsyncDataStream:
     """Applies an `AsyncFunction` to a stream, in order or as results arrive.
 
-    At most `capacity` elements of a batch wait at once in a task. All results arrive before the barrier of the epoch,
-    so no checkpoint has a waiting element, and results are emitted exactly once; the call itself may be repeated when
-    an epoch runs again.
+    At most `capacity` elements wait at once in a task. In a job by epochs they are of one batch, and the task waits for
+    all of them. In a real-time job it goes on, and results are emitted when they arrive. All results arrive before the
+    barrier of the epoch, so no checkpoint has a waiting element, and results are emitted exactly once; the call itself
+    may be repeated when an epoch runs again.
 
         >>> class Lookup(AsyncFunction):
         ...     async def async_invoke(self, value):

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from holdfast.errors import HoldfastError, UserFunctionError
 from holdfast.runtime.function.user_function import CheckpointedFunction, CheckpointListener, OutputTag, TimeDomain
+from holdfast.runtime.operator.async_operation import CallsInFlight
 from holdfast.runtime.operator.context import (
     BroadcastElementContext,
     BroadcastStates,
@@ -77,6 +78,7 @@ class OperatorSubtask:
         self.metrics = context.metrics
         self.function, self._call = instance.bind(context, backend)
         self._shape: str = self._spec.shape
+        self._in_flight: CallsInFlight | None = None
         self._is_generator = inspect.isgeneratorfunction(self._call)
         if self._spec.second_type is not None:
             self._call_of_second = method_of_input(self.function, self._spec.shape, 2)
@@ -183,6 +185,37 @@ class OperatorSubtask:
         self._guard("processing a broadcast element", process)
         emission.end()
         return self._without_tagged(out) if self._spec.side_outputs else out
+
+    def keep_calls_in_flight(self, wake: Callable[[], object]) -> CallsInFlight:
+        """Let `process` of an asynchronous function return before its calls have; for a task in real time.
+
+        Args:
+            wake: Called by another thread when `take_results` has something.
+        """
+        self._in_flight = CallsInFlight(self.function, wake)
+        return self._in_flight
+
+    def take_results(self, *, finish: bool) -> list[Any]:
+        """Return the output of calls that were in flight.
+
+        Args:
+            finish: Whether to wait for all of them.
+
+        Raises:
+            UserFunctionError: A call failed.
+        """
+        if self._in_flight is None:
+            return []
+        try:
+            return self._of_calls(self._in_flight.finish() if finish else self._in_flight.take())
+        except HoldfastError:
+            raise
+        except Exception as error:
+            raise self._user_error(error, "processing an element") from error
+
+    def _of_calls(self, done: Iterable[tuple[Any, list[Any]]]) -> list[Any]:
+        """Return the output of asynchronous calls, by the event time of their elements."""
+        return [result for _, results in done for result in results]
 
     @property
     def fires_timers(self) -> bool:
@@ -297,8 +330,12 @@ class OperatorSubtask:
                 if emitted is not None:
                     out.extend(emitted)
         elif shape == "async":
-            for _, results in call(elements):
-                out.extend(results)
+            if self._in_flight is None:
+                done = [(None, results) for _, results in call(elements)]
+            else:
+                several = list(elements)
+                done = self._in_flight.add(several, [None] * len(several))
+            out.extend(self._of_calls(done))
         else:
             context = self.context
             emitted = None
@@ -527,11 +564,17 @@ class TimestampedSubtask(OperatorSubtask):
 
     def _process_async(self, elements: Sequence[Any], timestamps: Timestamps | None) -> list[Any]:
         """Process all elements at once; one after the other, they would not wait beside each other."""
+        times = [None] * len(elements) if timestamps is None else timestamps.to_pylist()
+        if self._in_flight is None:
+            return self._of_calls((times[place], results) for place, results in self._call(elements))
+        return self._of_calls(self._in_flight.add(elements, times))
+
+    def _of_calls(self, done: Iterable[tuple[Any, list[Any]]]) -> list[Any]:
         out: list[Any] = []
         times: list[int | None] = []
-        for place, results in self._call(elements):
+        for time, results in done:
             out += results
-            times += [None if timestamps is None else timestamps[place].as_py()] * len(results)
+            times += [time] * len(results)
         self._timestamps.append(timestamp_column(times))
         return out
 

@@ -40,6 +40,7 @@ from holdfast.runtime.function.source import SourceReader, SourceSplit
 from holdfast.runtime.graph.event_time import EventTime, Observed, WatermarkClock
 from holdfast.runtime.job.engine import EngineUnavailableError
 from holdfast.runtime.job.options import LATENCY_HISTORY, LATENCY_INTERVAL
+from holdfast.runtime.operator.async_operation import CallsInFlight
 from holdfast.runtime.realtime.control import ControlAddress, DriverConnection, Heartbeat, lost_driver_error
 from holdfast.runtime.realtime.flush_interval import FlushInterval
 from holdfast.runtime.realtime.message import (
@@ -61,7 +62,7 @@ from holdfast.runtime.task.garbage_collection import (
 )
 from holdfast.runtime.task.loaded_job import LoadedJob
 from holdfast.runtime.task.stage_task import StageTask, TaskIdentity
-from holdfast.runtime.task.steps import KeyedStepExecutor, TimestampExecutor
+from holdfast.runtime.task.steps import KeyedStepExecutor, OperatorExecutor, TimestampExecutor
 from holdfast.state.operator_snapshot import OperatorSnapshot
 from holdfast.state.run_file import RunHandle
 from holdfast.state.version import StateVersion
@@ -101,6 +102,8 @@ _SHORTEST_REPORT: Final = 0.01
 _PAUSED_REPORT: Final = 0.1
 """The same while a source is paused, if the update interval is longer: it may wait for a report of its own."""
 _END: Final = object()
+_RESULTS: Final = object()
+"""Asynchronous calls have results."""
 _NO_FRAMES: Final = message_batch([], [])
 
 
@@ -269,6 +272,29 @@ class _Inbox:
         owner._items.append(item)
 
 
+class _HeldWatermarks:
+    """Watermarks that pass the asynchronous operators of a task, one after the other.
+
+    Args:
+        watermarks: The watermarks.
+        calls: The calls of the operators, in the order in which elements pass them.
+    """
+
+    def __init__(self, watermarks: list[int], calls: Sequence[CallsInFlight]) -> None:
+        self.watermarks = watermarks
+        self._calls = calls
+        self._at, self._begun = 0, calls[0].begun
+
+    def have_passed(self) -> bool:
+        """Return whether all elements that were called before the watermarks came have left each operator."""
+        while self._calls[self._at].oldest >= self._begun:
+            if self._at == len(self._calls) - 1:
+                return True
+            self._at += 1
+            self._begun = self._calls[self._at].begun
+        return False
+
+
 class RealTimeTask:
     """Runs one stage for one partition until the driver stops it.
 
@@ -344,6 +370,11 @@ class RealTimeTask:
         self._is_stopped = self._has_waiting = self._has_worked = False
         self._fired_at: list[int] | None = None
         self._flush_interval = FlushInterval(stage.flush_seconds, time.monotonic())
+        # Asynchronous calls in flight, and the watermarks that wait for them.
+        self._calls: dict[OperatorExecutor, CallsInFlight] = {}
+        self._has_results = False
+        self._passed: list[int] = []
+        self._held: _HeldWatermarks | None = None
         # State as the driver has accepted it, and what this task has written since.
         self._accepted: EpochDescriptor | None = None
         self._triggered: list[Barrier] = []
@@ -494,7 +525,12 @@ class RealTimeTask:
             self._writers,
         )
         self._meter.follow(self._task.executors)
+        self._calls = {}
         for executor in self._task.executors:
+            if isinstance(executor, OperatorExecutor):
+                calls = executor.keep_calls_in_flight(lambda: self._inbox.put(_RESULTS))
+                if calls is not None:
+                    self._calls[executor] = calls
             if isinstance(executor, TimestampExecutor) and executor.step.is_clock:
                 uid = executor.step.uid
                 sources = self._sources_of_clocks[uid]
@@ -502,6 +538,7 @@ class RealTimeTask:
                 if self._gate is not None:  # it reads no partitions
                     clock = replace(clock, is_per_partition=False)
                 self._own_clocks.setdefault(uid, _OwnClock(clock, sources)).follow(executor)
+        self._passed, self._held = self._arrived(), None
         self._fired_at = None
         self._set_time()
 
@@ -544,6 +581,8 @@ class RealTimeTask:
             (0.0, barrier.delay()) if gate is None else (gate.alignment_seconds, gate.start_delay_seconds)
         )
         epoch = self._epoch_of(number)
+        for executor in self._calls:  # what they return is before the barrier, and before the end of time
+            self._task.finish_calls(executor)
         is_over = epoch.event_time.is_over
         # Known only now: whether the job ends here, and the id of the checkpoint.
         self._epoch = replace(
@@ -611,6 +650,26 @@ class RealTimeTask:
 
     def _current(self) -> list[int]:
         """Return the watermark of each clock as the next tasks will know it."""
+        return self._behind_calls() if self._calls else self._arrived()
+
+    def _behind_calls(self) -> list[int]:
+        """Return the watermarks that have passed all asynchronous calls.
+
+        A watermark passes an operator when the calls for all elements before it have returned. So it is never ahead of
+        their results.
+        """
+        while True:
+            if self._held is None:
+                arrived = self._arrived()
+                if arrived == self._passed:
+                    return arrived
+                self._held = _HeldWatermarks(arrived, list(self._calls.values()))
+            if not self._held.have_passed():
+                return self._passed
+            self._passed, self._held = self._held.watermarks, None
+
+    def _arrived(self) -> list[int]:
+        """Return the watermark of each clock in front of the operators."""
         known = self._gate.watermarks() if self._gate is not None else [MIN_WATERMARK] * len(self._clocks)
         for at, uid in enumerate(self._clocks):
             own = self._own_clocks.get(uid)
@@ -661,11 +720,12 @@ class RealTimeTask:
     def _fire_if_due(self, *, has_elements: bool) -> None:
         """Fire if something may be due: behind elements, at other watermarks, or at the time of a timer."""
         self._has_worked |= has_elements
-        if has_elements or self._current() != self._fired_at or self._next_timer() == 0:
+        if has_elements or self._has_results or self._current() != self._fired_at or self._next_timer() == 0:
             self._fire()
 
     def _fire(self) -> None:
         """Fire what is due in each step, one after the other: what a step emits may be due in the next."""
+        self._has_results = False
         self._fired_at = self._current()
         for executor in self._task.executors:
             current = dict(zip(self._clocks, self._current(), strict=True))
@@ -1027,6 +1087,8 @@ class RealTimeTask:
             self._gate.receive(item)
         elif item is _END:
             self._is_stopped = True
+        elif item is _RESULTS:
+            self._has_results = True
         elif item is None:
             raise lost_driver_error()
         elif isinstance(item, BaseException):

@@ -419,6 +419,10 @@ class StageTask:
         """Fire what is due in a step, and pass its output on."""
         self._emit(executor, executor.meter.timed(executor.end_of_input, observed))
 
+    def finish_calls(self, executor: OperatorExecutor) -> None:
+        """Wait for the asynchronous calls of a step, and pass their output on."""
+        self._emit(executor, executor.meter.timed(executor.finish_calls))
+
     def _selector_of(self, edge: Edge) -> Callable[[Any], Any]:
         descriptor = self._job.descriptor
         info = SubtaskInfo(

@@ -46,6 +46,7 @@ from holdfast.runtime.function.source import BatchDecoder, SplitInput
 from holdfast.runtime.graph.event_time import Observed
 from holdfast.runtime.graph.plan import Step
 from holdfast.runtime.operator import OperatorSubtask, user_error
+from holdfast.runtime.operator.async_operation import CallsInFlight
 from holdfast.runtime.operator.batch_function import BatchSubtask
 from holdfast.runtime.task.loaded_job import LoadedJob
 from holdfast.runtime.task.operator_state import QueryableNames
@@ -163,6 +164,7 @@ class OperatorExecutor(StepExecutor):
     def __init__(self, step: Step, subtask: OperatorSubtask, base_state: OperatorSnapshot | None = None) -> None:
         super().__init__(step, subtask.info.subtask)
         self._operator = subtask
+        self._calls: CallsInFlight | None = None
         self._base_state = base_state
         function = subtask.function
         is_decoder = isinstance(function, BatchDecoder) and function.produced_type == step.output_type
@@ -171,6 +173,29 @@ class OperatorExecutor(StepExecutor):
     def set_time(self, epoch: EpochDescriptor) -> None:
         self._operator.info.checkpoint_id = epoch.notifications.next_id
         self._operator.set_times(epoch.processing_time, epoch.event_time.before(self.step.uid))
+
+    def keep_calls_in_flight(self, wake: Callable[[], object]) -> CallsInFlight | None:
+        """Let calls of an asynchronous function be in flight while the task goes on; None for other functions.
+
+        Args:
+            wake: Called by another thread when `end_of_input` has results.
+        """
+        operator = self.step.operator
+        if operator is None or operator.shape != "async":
+            return None
+        self._calls = self._operator.keep_calls_in_flight(wake)
+        return self._calls
+
+    def end_of_input(self, observed: Observed) -> Chunk | None:
+        return None if self._calls is None else self._emitted(self._operator.take_results(finish=False))
+
+    def finish_calls(self) -> Chunk:
+        """Wait for the calls in flight, and return their output."""
+        return self._emitted(self._operator.take_results(finish=True))
+
+    def abort(self) -> None:
+        if self._calls is not None:
+            self._calls.cancel()
 
     def pieces(self, chunk: Chunk) -> Iterator[Chunk]:
         """Split a chunk so that the output of a piece is still in the processor's caches when columns are made of it.
