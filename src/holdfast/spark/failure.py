@@ -26,7 +26,7 @@ from holdfast.runtime.job.engine import (
     InputGoneError,
 )
 from holdfast.spark.unavailable import is_unavailable
-from holdfast.spark.worker import error_in
+from holdfast.spark.worker import CRASHED, error_in
 
 _DEEPEST: Final = 50
 
@@ -70,11 +70,6 @@ _MISMATCH: Final = ("sources in the checkpoint offsets", "OFFSET_CHECKPOINT_MISM
 """Texts of Spark about a checkpoint with positions of other inputs."""
 
 _NO_DETAILS: Final = "but the JVM gives no details"
-_CRASHED: Final = (
-    "Python worker exited unexpectedly",
-    # A broken pipe on the way to the worker of a real-time task: Spark wrote to it before it read that it had ended.
-    "PipelinedWriterRunnable.flushToSocket",
-)
 
 _ENDING: Final = (
     "SparkContext was shut down",
@@ -152,7 +147,7 @@ def _classify(failure: BaseException, doing: str) -> HoldfastError:
         return ConfigurationError(f"Spark cannot plan the program (while {doing}): {failure}")
     if has_any(_UNREADABLE):
         return InputError(f"Spark cannot read an input (while {doing}): {root}")
-    if has_any(_CRASHED, text):
+    if has_any(CRASHED, text):
         return EngineError(
             f"a Python worker of Spark ended without an error (while {doing}): it was killed, for instance because its "
             "host had no memory left, or native code of the program crashed; see the log of the executor"

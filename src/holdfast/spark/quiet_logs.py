@@ -11,13 +11,14 @@ driver's process. A property of that kind marks the tasks of Holdfast's jobs.
 from __future__ import annotations
 
 import logging
+import re
 from contextlib import suppress
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
 from holdfast.kernel.default_log import log_level
-from holdfast.spark.worker import ERROR_MARK
+from holdfast.spark.worker import CRASHED, ERROR_MARK
 
 OUR_NAME: Final = "holdfast-"
 """Prefix of the names of our streaming queries and groups of jobs."""
@@ -33,7 +34,7 @@ _HIDDEN: Final = (
     rf"(?s).*{ERROR_MARK}.*|"  # a lost task
     rf"(?s)Lost task .* cancelled job group {OUR_NAME}.*|"  # the other tasks of its real-time job
     # It was killed, and so were the other tasks of its stage.
-    r"(?s)Lost task .*(Python worker exited unexpectedly|PipelinedWriterRunnable.flushToSocket).*|"
+    rf"(?s)Lost task .*({'|'.join(map(re.escape, CRASHED))}).*|"
     rf"Query {OUR_NAME}.* terminated with error"
 )
 _HIDDEN_IN_REAL_TIME: Final = r"A fatal error has occurred\."  # an exchange whose other side has failed

@@ -30,6 +30,12 @@ from holdfast.runtime.task.loaded_job import load_job
 from holdfast.runtime.task.stage_task import StageTask, TaskIdentity
 
 ERROR_MARK: Final = "holdfast-error:"
+CRASHED: Final = (
+    "Python worker exited unexpectedly",
+    # A broken pipe on the way to the worker of a real-time task: Spark wrote to it before it read that it had ended.
+    "PipelinedWriterRunnable.flushToSocket",
+)
+"""Texts of a task whose Python worker was killed, or crashed."""
 _MARKED = re.compile(ERROR_MARK + r"([A-Za-z0-9+/=]+):")
 EPOCH_PROPERTY: Final = "holdfast.epoch"
 _LONGEST_TEXT: Final = 32 * 1024

@@ -149,7 +149,7 @@ class CallsInFlight:
         self._waiting: dict[int, Any] = {}
         self._results: dict[int, list[Any]] = {}
         self._failure: BaseException | None = None
-        self._is_told = False
+        self._has_woken = False
         self._loop = _loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self.begun = 0
@@ -202,7 +202,7 @@ class CallsInFlight:
             self._changed.wait_for(lambda: self._failure is not None or is_enough())
             if self._failure is not None:
                 raise self._failure
-            self._is_told = False
+            self._has_woken = False
             done = [(self._waiting.pop(number), self._results.pop(number)) for number in self._ready()]
         return [(time, originals(results)) for time, results in done] if CHANGES else done
 
@@ -231,9 +231,9 @@ class CallsInFlight:
                 self._results[number] = results
             else:
                 self._failure = self._failure or failure
-            is_told, self._is_told = self._is_told, True
+            has_woken, self._has_woken = self._has_woken, True
             self._changed.notify()
-        if not is_told:
+        if not has_woken:
             self._wake()
 
 

@@ -78,7 +78,7 @@ class OperatorSubtask:
         self.metrics = context.metrics
         self.function, self._call = instance.bind(context, backend)
         self._shape: str = self._spec.shape
-        self._in_flight: CallsInFlight | None = None
+        self.in_flight: CallsInFlight | None = None
         self._is_generator = inspect.isgeneratorfunction(self._call)
         if self._spec.second_type is not None:
             self._call_of_second = method_of_input(self.function, self._spec.shape, 2)
@@ -186,14 +186,15 @@ class OperatorSubtask:
         emission.end()
         return self._without_tagged(out) if self._spec.side_outputs else out
 
-    def keep_calls_in_flight(self, wake: Callable[[], object]) -> CallsInFlight:
-        """Let `process` of an asynchronous function return before its calls have; for a task in real time.
+    def keep_calls_in_flight(self, wake: Callable[[], object]) -> CallsInFlight | None:
+        """Let `process` of an asynchronous function return before its calls have; None for other functions.
 
         Args:
             wake: Called by another thread when `take_results` has something.
         """
-        self._in_flight = CallsInFlight(self.function, wake)
-        return self._in_flight
+        if self._shape == "async":
+            self.in_flight = CallsInFlight(self.function, wake)
+        return self.in_flight
 
     def take_results(self, *, finish: bool) -> list[Any]:
         """Return the output of calls that were in flight.
@@ -204,10 +205,9 @@ class OperatorSubtask:
         Raises:
             UserFunctionError: A call failed.
         """
-        if self._in_flight is None:
-            return []
+        assert self.in_flight is not None
         try:
-            return self._of_calls(self._in_flight.finish() if finish else self._in_flight.take())
+            return self._of_calls(self.in_flight.finish() if finish else self.in_flight.take())
         except HoldfastError:
             raise
         except Exception as error:
@@ -330,11 +330,11 @@ class OperatorSubtask:
                 if emitted is not None:
                     out.extend(emitted)
         elif shape == "async":
-            if self._in_flight is None:
+            if self.in_flight is None:
                 done = [(None, results) for _, results in call(elements)]
             else:
                 several = list(elements)
-                done = self._in_flight.add(several, [None] * len(several))
+                done = self.in_flight.add(several, [None] * len(several))
             out.extend(self._of_calls(done))
         else:
             context = self.context
@@ -565,9 +565,9 @@ class TimestampedSubtask(OperatorSubtask):
     def _process_async(self, elements: Sequence[Any], timestamps: Timestamps | None) -> list[Any]:
         """Process all elements at once; one after the other, they would not wait beside each other."""
         times = [None] * len(elements) if timestamps is None else timestamps.to_pylist()
-        if self._in_flight is None:
+        if self.in_flight is None:
             return self._of_calls((times[place], results) for place, results in self._call(elements))
-        return self._of_calls(self._in_flight.add(elements, times))
+        return self._of_calls(self.in_flight.add(elements, times))
 
     def _of_calls(self, done: Iterable[tuple[Any, list[Any]]]) -> list[Any]:
         out: list[Any] = []

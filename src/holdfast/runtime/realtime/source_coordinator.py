@@ -155,8 +155,7 @@ class _Input:
         self.discovery: Future[Sequence[SourceSplit]] | None = None
         self.due = 0.0
         with _named(uid, _DISCOVERS):
-            found = self.enumerator.discover()
-        self.add(found)
+            self.add(self.enumerator.discover())
 
     @property
     def is_streaming(self) -> bool:
@@ -401,8 +400,7 @@ class SourceCoordinator:
         if one.discovery is not None and one.discovery.done():
             found, one.discovery = one.discovery, None
             with _named(one.uid, _DISCOVERS):
-                splits = found.result()
-            one.add(splits)
+                one.add(found.result())
         now = self._clock()
         if one.discovery is None and not one.is_exhausted and now >= one.due:
             one.due = now + one.enumerator.discovery_seconds

@@ -164,7 +164,6 @@ class OperatorExecutor(StepExecutor):
     def __init__(self, step: Step, subtask: OperatorSubtask, base_state: OperatorSnapshot | None = None) -> None:
         super().__init__(step, subtask.info.subtask)
         self._operator = subtask
-        self._calls: CallsInFlight | None = None
         self._base_state = base_state
         function = subtask.function
         is_decoder = isinstance(function, BatchDecoder) and function.produced_type == step.output_type
@@ -180,22 +179,19 @@ class OperatorExecutor(StepExecutor):
         Args:
             wake: Called by another thread when `end_of_input` has results.
         """
-        operator = self.step.operator
-        if operator is None or operator.shape != "async":
-            return None
-        self._calls = self._operator.keep_calls_in_flight(wake)
-        return self._calls
+        return self._operator.keep_calls_in_flight(wake)
 
     def end_of_input(self, observed: Observed) -> Chunk | None:
-        return None if self._calls is None else self._emitted(self._operator.take_results(finish=False))
+        has_calls = self._operator.in_flight is not None
+        return self._emitted(self._operator.take_results(finish=False)) if has_calls else None
 
     def finish_calls(self) -> Chunk:
         """Wait for the calls in flight, and return their output."""
         return self._emitted(self._operator.take_results(finish=True))
 
     def abort(self) -> None:
-        if self._calls is not None:
-            self._calls.cancel()
+        if self._operator.in_flight is not None:
+            self._operator.in_flight.cancel()
 
     def pieces(self, chunk: Chunk) -> Iterator[Chunk]:
         """Split a chunk so that the output of a piece is still in the processor's caches when columns are made of it.

@@ -34,7 +34,7 @@ LATE: list[int] = []
 
 WAITS = [AsyncDataStream.unordered_wait, AsyncDataStream.ordered_wait]
 EACH_WAIT = pytest.mark.parametrize("wait", WAITS, ids=["unordered", "ordered"])
-EACH_ORDER = pytest.mark.parametrize("tasks", [1, 2], ids=["one task", "an exchange"])
+EACH_NUMBER = pytest.mark.parametrize("tasks", [1, 2], ids=["one task", "an exchange"])
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +90,7 @@ class Remembered(KeyedProcessFunction):
 
 
 def run(
-    tmp_path: Path, wait: Any, times: Sequence[int], capacity: int = 100, *, has_time: bool = False, **options: str
+    tmp_path: Path, wait: Any, times: Sequence[int], capacity: int = 100, *, tasks: int = 1, has_time: bool = False
 ) -> tuple[JobClient, Rows]:
     strategy = WatermarkStrategy.no_watermarks()
     if has_time:
@@ -100,8 +100,7 @@ def run(
     asked = wait(rows, Lookup(), Time.seconds(60), capacity, READING).uid("asked")
     asked.for_each(returned).uid("returned")
     asked.key_by("source").process(Remembered(), READING).uid("remembered").for_each_epoch(found.write).uid("out")
-    tasks = int(options.pop("tasks", "1"))
-    return JobClient(program.master(tmp_path, {**QUIET, **RESTARTS, **options}, parallelism=tasks)), found
+    return JobClient(program.master(tmp_path, {**QUIET, **RESTARTS}, parallelism=tasks)), found
 
 
 def end(client: JobClient, found: Rows, times: Sequence[int]) -> None:
@@ -113,11 +112,11 @@ def end(client: JobClient, found: Rows, times: Sequence[int]) -> None:
     assert LATE == []
 
 
-@EACH_ORDER
+@EACH_NUMBER
 def test_results_come_while_another_call_waits(tmp_path: Path, tasks: int) -> None:
     HELD.add(0)
     ALLOWED["in"] = 2
-    client, found = run(tmp_path, AsyncDataStream.unordered_wait, range(6), tasks=str(tasks))
+    client, found = run(tmp_path, AsyncDataStream.unordered_wait, range(6), tasks=tasks)
     until(lambda: RETURNED == [1])
     ALLOWED["in"] = 6
     until(lambda: sorted(RETURNED) == [1, 2, 3, 4, 5])
@@ -155,11 +154,11 @@ def test_no_more_calls_are_in_flight_than_the_capacity(tmp_path: Path, wait: Any
 
 
 @EACH_WAIT
-@EACH_ORDER
+@EACH_NUMBER
 def test_event_time_does_not_pass_an_element_that_waits(tmp_path: Path, wait: Any, tasks: int) -> None:
     HELD.add(10)
     times = [10, 20, 500, 600]
-    client, found = run(tmp_path, wait, times, has_time=True, tasks=str(tasks))
+    client, found = run(tmp_path, wait, times, has_time=True, tasks=tasks)
     until(lambda: len(CALLED) == 4)
     time.sleep(1.0)  # five intervals of watermarks
     assert FIRED == [], "the element of 10 belongs before the timer of 100"

@@ -44,6 +44,8 @@ class Enumerator(SplitEnumerator):
         restored = self._restored.discover()
         if self._calls:
             raise_if_told("discover")
+            if LEFT.get("nothing", 0) > 0:
+                return None  # type: ignore[return-value]
         self._calls += 1
         return [*restored, *[SourceSplit(self._left.pop(0), 0) for _ in self._left[:1]]]
 
@@ -112,3 +114,11 @@ def test_one_that_always_raises_ends_the_job_and_is_named(tmp_path: Path, method
     assert isinstance(cause, EngineError)
     assert str(cause).startswith("the enumerator of input 'gateway' failed while it ")
     assert str(cause).endswith(f": RuntimeError: the gateway has no {method}")
+
+
+def test_one_that_does_not_return_splits_ends_the_job_and_is_named(tmp_path: Path) -> None:
+    LEFT.clear()
+    LEFT["nothing"] = 1
+    with pytest.raises(JobExecutionError) as failed:
+        run(tmp_path, Rows(), **{"restart-strategy.fixed-delay.attempts": "2"})
+    assert "the enumerator of input 'gateway' failed while it looked for splits: TypeError" in str(failed.value)
