@@ -8,6 +8,9 @@ import pytest
 
 from holdfast.kernel.configuration import Configuration
 from holdfast.state import ColumnarStateBackend, HashMapStateBackend, StateBackend, columnar, load_state_backend
+from holdfast.state.hashmap import backend as keyed_backend
+from holdfast.state.hashmap import columns
+from holdfast.state.hashmap.backend import LoadedState
 from holdfast.state.run_file import forget_runs
 from holdfast.state.version import STATE_CACHE
 from holdfast.testing.state_contract.state_backend_contract import StateBackendContract
@@ -69,6 +72,31 @@ class TestColumnarWithLargeMaps(StateBackendContract):
     @pytest.fixture
     def state_backend(self, monkeypatch: pytest.MonkeyPatch) -> StateBackend:
         monkeypatch.setattr(columnar, "_SMALL_MAP", 0)
+        return ColumnarStateBackend()
+
+
+def check_at_every_release(patch: pytest.MonkeyPatch) -> None:
+    """Look for keys, namespaces and entries that have come and gone as often as possible."""
+    forget = LoadedState.forget_undone_changes
+    patch.setattr(LoadedState, "forget_undone_changes", lambda store: forget(store) * 0)
+    patch.setattr(keyed_backend, "_ELEMENTS_BETWEEN_CHECKS", 0)
+    patch.setattr(columns, "_CELLS_BETWEEN_CHECKS", 0)
+    patch.setattr(columns, "_FEW_ENTRIES", 0)
+
+
+class TestHashMapThatForgetsAtOnce(StateBackendContract):
+    machine_examples = examples(150)
+
+    @pytest.fixture
+    def state_backend(self, monkeypatch: pytest.MonkeyPatch) -> StateBackend:
+        check_at_every_release(monkeypatch)
+        return HashMapStateBackend()
+
+
+class TestColumnarThatForgetsAtOnce(StateBackendContract):
+    @pytest.fixture
+    def state_backend(self, monkeypatch: pytest.MonkeyPatch) -> StateBackend:
+        check_at_every_release(monkeypatch)
         return ColumnarStateBackend()
 
 

@@ -195,7 +195,10 @@ class LazyMap:
 
 
 class LazyListColumn(ListColumn):
-    """Lists that are read on demand; adding elements reads nothing."""
+    """Lists that are read on demand; adding elements reads nothing.
+
+    So nothing tells which keys have rows in runs, and a list that was added to and cleared stays until the next flush.
+    """
 
     def load(self, slices: Sequence[SegmentSlice], wanted: KeyProbe, slots: Cells) -> None:
         codec = self.layout.key

@@ -57,6 +57,7 @@ _FIRST_LOOK: Final = 1024
 _LOAD_GROWTH: Final = 8
 _MOST_PARTS: Final = 32
 """Columns of an epoch before some are merged. An epoch of a job by epochs has few; in real time each round adds one."""
+_NAMES_BETWEEN_CHECKS: Final = 1024
 _DELETE: Final = Op.DELETE
 
 
@@ -75,11 +76,14 @@ class Timer(NamedTuple):
 
 
 class NamespaceTable:
-    """Numbers of the encoded namespaces of a queue. There are few."""
+    """Numbers of the encoded namespaces of a queue."""
 
     def __init__(self) -> None:
         self._numbers: dict[bytes, int] = {}
         self._names: list[bytes] = []
+
+    def __len__(self) -> int:
+        return len(self._names)
 
     def number(self, name: bytes) -> int:
         number = self._numbers.get(name)
@@ -479,6 +483,7 @@ class TimerQueue:
     def _reset(self) -> None:
         self.fired_through: int | None = None
         self._names = NamespaceTable()
+        self._names_until_check = _NAMES_BETWEEN_CHECKS
         self._changes: dict[Timer, Op] = {}
         # Index of `_changes`, created on first use and maintained from then on.
         self._by_key: dict[tuple[Any, bytes], set[Timer]] | None = None
@@ -594,6 +599,7 @@ class TimerQueue:
     def take_due(self, through: int) -> TimerRows:
         """Remove and return the timers up to a time, sorted by time."""
         self._freeze()
+        self._forget_names()
         self._load(through)
         self.fired_through = through if self.fired_through is None else max(self.fired_through, through)
         stored, self._from_runs = _split(self._from_runs, through)
@@ -730,6 +736,15 @@ class TimerQueue:
             size += len(self._columns[first])
         rows = TimerRows.together(self._columns[first:])
         self._columns[first:] = [rows.take(rows.newest(self._codec))]
+
+    def _forget_names(self) -> None:
+        """Forget the namespaces that no timer has any more, each time when there are twice as many."""
+        if len(self._names) < self._names_until_check:
+            return
+        names = NamespaceTable()
+        for rows in (*self._columns, *self._from_runs):
+            rows.names = names.numbers(self._names.column(rows.names))
+        self._names, self._names_until_check = names, max(_NAMES_BETWEEN_CHECKS, 2 * len(names))
 
     def _freeze(self) -> None:
         """Convert single timers to columns, except those that fire now."""

@@ -153,7 +153,10 @@ class Subtask:
 @given(steps=steps)
 def test_timers_by_element_and_as_arrays_end_as_in_a_plain_set(backend, parts, steps):
     STATE_CACHE.clear()
-    with tempfile.TemporaryDirectory() as directory, patch.object(timer_queues, "_MOST_PARTS", parts):
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        patch.multiple(timer_queues, _MOST_PARTS=parts, _NAMES_BETWEEN_CHECKS=parts),
+    ):
         epochs = StateEpochs(backend, directory, codec=CollidingKeyCodec(), max_parallelism=6)
         alive: set[Timer] = set()
         tasks: dict[int, Subtask] = {}

@@ -77,6 +77,7 @@ _EXPIRING: Final[dict[StateKind, type[CellHandle[Any]]]] = {
     StateKind.FOLDING: ExpiringFoldingHandle,
 }
 _KEYS_BETWEEN_CHECKS: Final = 16 * 1024
+_ELEMENTS_BETWEEN_CHECKS: Final = 64 * 1024
 
 
 class LoadedState:
@@ -262,6 +263,22 @@ class LoadedState:
         for column in self.columns.values():
             column.drop_empty_cells()
 
+    def forget_undone_changes(self) -> int:
+        """Forget keys and namespaces that have got content and lost it again since the last flush.
+
+        Returns:
+            The number of keys and changes that are left.
+        """
+        left = 0
+        for column in self.columns.values():
+            left += column.forget_undone_changes()
+            column.drop_empty_cells()
+        used = self.slots_of({name: column.used() for name, column in self.columns.items()})
+        # Renumbering takes time, so it is only worth it if it drops many keys.
+        if 2 * len(used) < len(self):
+            self.keep(used)
+        return left + len(self)
+
     def _empty(self, slots: Cells) -> Cells:
         for column in self.columns.values():
             slots = slots[column.absent(slots)]
@@ -340,6 +357,8 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         self._removals = StateRemovals(self._cache, self._cache_name, tombstones)
         self._failure: BaseException | None = None
         self._next_check = _KEYS_BETWEEN_CHECKS
+        self._elements = 0
+        self._next_forgetting = _ELEMENTS_BETWEEN_CHECKS
         self.slot = NoCurrentKey()
 
     def open_version(self, version: StateVersion, fs: FileSystem, job_root: str) -> None:
@@ -380,6 +399,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
     def prepare(self, dict_keys: Sequence[Any], hashes: npt.NDArray[np.uint64]) -> Sequence[int]:
         if self._failure is not None:
             self._raise_failure()
+        self._elements += len(dict_keys)
         keys = self._loaded.keys
         before = len(keys)
         with self._loading():
@@ -417,9 +437,15 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
                 handle.set_processing_time(now)
 
     def release(self) -> None:
-        """Evict unchanged keys if the memory limit is exceeded."""
+        """Forget what has come and gone between two flushes; evict unchanged keys if the memory limit is exceeded."""
         store = self._loaded
-        if len(store) < self._next_check or self._reader is None or self._failure is not None:
+        if self._reader is None or self._failure is not None:
+            return
+        if self._elements >= self._next_forgetting:
+            left = store.forget_undone_changes()
+            self.slot = NoCurrentKey()
+            self._elements, self._next_forgetting = 0, max(_ELEMENTS_BETWEEN_CHECKS, 2 * left)
+        if len(store) < self._next_check:
             return
         if self._is_too_large(store):
             changed = store.slots_of({name: column.changed() for name, column in store.columns.items()})

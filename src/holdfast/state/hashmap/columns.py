@@ -24,6 +24,8 @@ from holdfast.types.key_codec import KeyCodec
 Mask = npt.NDArray[np.bool_]
 _SAMPLE: Final = 64
 _CELLS_BETWEEN_CHECKS: Final = 1024
+# Changed entries of a map that are never too many.
+_FEW_ENTRIES: Final = 1024
 REWRITTEN: Final = -1
 """Marks a list that has changed not only at its end."""
 
@@ -144,6 +146,14 @@ class Column(ABC):
         """Mark all cells as written."""
         self.dirty[:] = bytes(len(self.dirty))
 
+    @abstractmethod
+    def forget_undone_changes(self) -> int:
+        """Mark cells as unchanged that were filled and emptied since the last flush, and of which no run knows.
+
+        Returns:
+            The number of changes that are left.
+        """
+
     def absent(self, slots: Cells) -> Mask:
         """Return for each ascending slot whether it has nothing in this state. Requires that nothing is dirty."""
         if isinstance(self.placement, NamespacePlacement):
@@ -152,13 +162,22 @@ class Column(ABC):
             return np.array(found, bool)
         gone: Mask = np.ones(len(slots), bool)
         covered = int(np.searchsorted(slots, self.covered))
-        values = pick(self.values, slots[:covered].tolist())
-        gone[:covered] = np.fromiter(map(is_, values, repeat(None)), bool, covered)
+        gone[:covered] = self._are_empty(slots[:covered])
         return gone
 
     def filled(self) -> Cells:
         """Return the cells that are not empty, ascending."""
         return np.array([cell for cell, value in enumerate(self.values) if value is not None], np.int64)
+
+    def used(self) -> Cells:
+        """Return the cells that are filled or have a row in a run, ascending. No other may have changed."""
+        used = np.frombuffer(bytes(self._stored), np.uint8).astype(bool)
+        rest = np.flatnonzero(~used)
+        used[rest[~self._are_empty(rest)]] = True
+        return np.flatnonzero(used)
+
+    def _are_empty(self, cells: Cells) -> Mask:
+        return np.fromiter(map(is_, pick(self.values, cells.tolist()), repeat(None)), bool, len(cells))
 
     def keep(self, slots: Cells) -> Cells:
         """Drop all other slots, and renumber the given ones, which are ascending, in order.
@@ -173,12 +192,10 @@ class Column(ABC):
         return cells
 
     def drop_empty_cells(self) -> None:
-        """Drop empty namespaces, if there are many. Requires that nothing is dirty."""
+        """Drop namespaces that are not used, if there are many; see `used`."""
         if not isinstance(self.placement, NamespacePlacement) or len(self.values) < self._next_check:
             return
-        used = np.frombuffer(bytes(self._stored), np.uint8).astype(bool)
-        used[self.filled()] = True
-        cells = np.flatnonzero(used)
+        cells = self.used()
         if 2 * len(cells) < len(self.values):
             self.placement.keep_cells(cells)
             self._pick(cells)
@@ -298,6 +315,12 @@ class ScalarColumn(Column):
         super().mark_flushed()
         self._mark_stored(*self._written)
 
+    def forget_undone_changes(self) -> int:
+        dirty = np.frombuffer(self.dirty, np.uint8)
+        cells = np.flatnonzero(dirty > np.frombuffer(self._stored, np.uint8))
+        dirty[cells[self._are_empty(cells)]] = 0
+        return int(np.count_nonzero(dirty))
+
 
 def _in_namespaces(
     placement: NamespacePlacement, segment_slice: SegmentSlice, hits: Matches, slots: Cells, done: set[int]
@@ -381,13 +404,18 @@ class ListColumn(Column):
     def mark_flushed(self) -> None:
         super().mark_flushed()
         cells = self.changed()
-        self._mark_stored(cells, np.array([self.values[cell] is not None for cell in cells.tolist()], bool))
+        self._mark_stored(cells, ~self._are_empty(cells))
         self.pending.clear()
 
-    def keep(self, slots: Cells) -> Cells:
-        cells = super().keep(slots)
+    def forget_undone_changes(self) -> int:
+        for cell in list(self.pending):
+            if self.values[cell] is None and not self._stored[cell]:
+                del self.pending[cell]
+        return len(self.pending)
+
+    def _pick(self, cells: Cells) -> None:
+        super()._pick(cells)
         _renumber(self.pending, cells)
-        return cells
 
 
 class MapColumn(Column):
@@ -500,17 +528,38 @@ class MapColumn(Column):
     def mark_flushed(self) -> None:
         super().mark_flushed()
         cells = self.changed()
-        self._mark_stored(cells, np.array([self.values[cell] is not None for cell in cells.tolist()], bool))
+        self._mark_stored(cells, ~self._are_empty(cells))
         self.pending.clear()
         self.cleared.clear()
 
-    def keep(self, slots: Cells) -> Cells:
-        cells = super().keep(slots)
+    def forget_undone_changes(self) -> int:
+        """Do it for the entries of maps too.
+
+        Of a map in a run nothing tells which entries the run has. If most of the changed ones are gone, the map is
+        written anew, so that the changes never become many more than the entries.
+        """
+        for cell, written in list(self.pending.items()):
+            content = self.values[cell]
+            if self._stored[cell] and cell not in self.cleared:
+                if not isinstance(content, dict | None) or len(written) <= 2 * len(content or ()) + _FEW_ENTRIES:
+                    continue
+                self.cleared.add(cell)
+                written.update(content or ())
+            if content is None:
+                written.clear()
+            else:
+                written.intersection_update(content)
+            if not written and not self._stored[cell]:
+                del self.pending[cell]
+                self.cleared.discard(cell)
+        return sum(map(len, self.pending.values()))
+
+    def _pick(self, cells: Cells) -> None:
+        super()._pick(cells)
         _renumber(self.pending, cells)
         cleared = dict.fromkeys(self.cleared)
         _renumber(cleared, cells)
         self.cleared = set(cleared)
-        return cells
 
 
 class _Entries(NamedTuple):

@@ -57,6 +57,7 @@ writes = st.one_of(
     st.tuples(st.just("add_to_window"), keys, st.tuples(windows, numbers)),
     st.tuples(st.just("merge_windows"), keys, st.tuples(windows, windows)),
     st.tuples(st.just("clear"), keys, st.tuples(st.sampled_from(NAMES))),
+    st.tuples(st.just("clear_window"), keys, st.tuples(windows)),
 )
 
 Write = tuple[str, str, tuple[Any, ...]]
@@ -132,6 +133,8 @@ class StateBackendMachine(RuleBasedStateMachine):
             self._compare(key)
         for kind, key, arguments in writes:
             getattr(self, f"_{kind}")(key, *arguments)
+            for task in self._tasks.values():
+                task.backend.release()
         for key in sorted(after):
             self._compare(key)
         if ending == "complete":
@@ -204,6 +207,10 @@ class StateBackendMachine(RuleBasedStateMachine):
     def _clear(self, key: str, name: str) -> None:
         self._handle(key, name).clear()
         self._working.pop((name, key), None)
+
+    def _clear_window(self, key: str, window: int) -> None:
+        self._handle(key, "window", window).clear()
+        self._working.pop((f"window {window}", key), None)
 
     def _compare(self, key: str) -> None:
         working = self._working
