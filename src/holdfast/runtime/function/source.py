@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 import uuid
@@ -15,6 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from holdfast.errors import ConfigurationError
 from holdfast.kernel.watermark import WatermarkAlignment
 from holdfast.types.type_information import TypeInformation
 
@@ -270,11 +272,29 @@ class SourceSplit:
 
     Attributes:
         split_id: Its name, unique in the source and the same in every attempt.
-        state: Its position, as JSON: where the reader goes on.
+        state: Its position, as JSON: where the reader goes on. Not None, the state of a split that was read to its end.
     """
 
     split_id: str
     state: Any
+
+
+def plain_copy(value: Any, what: str) -> Any:
+    """Return a value as it is after it was in a checkpoint, which has JSON.
+
+    Args:
+        value: The value.
+        what: Where it is from, for the error.
+
+    Raises:
+        ConfigurationError: It is no JSON.
+    """
+    try:
+        return json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigurationError(
+            f"{what} that are no JSON: {error}. Use numbers, text, lists, dictionaries with text as keys, and None"
+        ) from error
 
 
 class SplitEnumerator(ABC):
@@ -348,7 +368,8 @@ class SourceReader(ABC):
     def snapshot(self) -> Mapping[str, Any]:
         """Return the state of each split behind the last element that `poll` returned, by id.
 
-        A split that was read to its end has the state None, once.
+        A split that was read to its end has the state None, once. The states are copied as JSON before `poll` is called
+        again.
         """
 
     @property

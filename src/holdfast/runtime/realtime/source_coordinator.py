@@ -16,7 +16,7 @@ from typing import Any, Final
 from holdfast.errors import ConfigurationError, HoldfastError, RestoreError
 from holdfast.kernel.secret import get_logger
 from holdfast.runtime.function.bounded_sources import CollectionSource
-from holdfast.runtime.function.source import EpochOffset, PositionFiles, SourceSplit, SplitSource
+from holdfast.runtime.function.source import EpochOffset, PositionFiles, SourceSplit, SplitSource, plain_copy
 from holdfast.runtime.graph.input_matching import InputLeaf, InputMapping, InputRules, match_inputs
 from holdfast.runtime.graph.plan import JobPlan, SourcePlan
 from holdfast.runtime.graph.source_positions import (
@@ -168,7 +168,14 @@ class _Input:
                     f"the enumerator of input {self.uid!r} returned the split {split.split_id!r} twice: return each "
                     "split once, under an id of its own"
                 )
-            self.open[split.split_id] = _OpenSplit(split.state)
+            if not isinstance(split.split_id, str) or split.state is None:
+                raise ConfigurationError(
+                    f"the enumerator of input {self.uid!r} returned the split {split.split_id!r} with the state "
+                    f"{split.state!r}: the id must be text, and the state None is that of a split that was read to its "
+                    "end"
+                )
+            what = f"the enumerator of input {self.uid!r} returned splits with states"
+            self.open[split.split_id] = _OpenSplit(plain_copy(split.state, what))
         with _named(self.uid, "told whether all splits are found"):
             self.is_exhausted = self.enumerator.is_exhausted()
 
@@ -189,7 +196,16 @@ class _Input:
 
     def position(self) -> Any:
         with _named(self.uid, "took its snapshot"):
-            return self.enumerator.snapshot({split_id: split.state for split_id, split in self.open.items()})
+            position = self.enumerator.snapshot({split_id: split.state for split_id, split in self.open.items()})
+        return position
+
+    def plain_position(self) -> Any:
+        """Return the position as checkpoints have it.
+
+        Raises:
+            ConfigurationError: It is no JSON.
+        """
+        return plain_copy(self.position(), f"the enumerator of input {self.uid!r} took a snapshot of values")
 
     @property
     def is_finished(self) -> bool:
@@ -338,7 +354,7 @@ class SourceCoordinator:
             }
         known = {line.leaf for line in lines}.union(static)
         splits = [
-            SplitPosition(leaves, {one.uid: one.position() for one in inputs}).to_json()
+            SplitPosition(leaves, {one.uid: one.plain_position() for one in inputs}).to_json()
             for leaves, inputs in self._by_leaves().items()
             if known.isdisjoint(leaves) and any(one.is_streaming or one.is_begun for one in inputs)
         ]

@@ -9,7 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.runtime.function.source import SourceReader, SourceSplit, SplitSource
+from holdfast.errors import ConfigurationError
+from holdfast.runtime.function.source import SourceReader, SourceSplit, SplitSource, plain_copy
 from holdfast.runtime.graph.plan import SourcePlan
 from holdfast.types.arrow import elements_to_batch
 
@@ -45,6 +46,7 @@ class SourceReaders:
         self._separated = separated
         self._readers: dict[str, SourceReader] = {}
         self._finished: dict[str, dict[str, int]] = {}
+        self._assigned: dict[str, set[str]] = {}
         self._turns: list[str] = []
         self._polled = 0
         self.polled_split = ""
@@ -58,6 +60,7 @@ class SourceReaders:
                 self._readers[uid].at_once = self._at_once
                 self._readers[uid].separates_splits = uid in self._separated
                 self._turns.append(uid)
+            self._assigned.setdefault(uid, set()).update(split.split_id for split in splits)
             self._readers[uid].add_splits(splits)
 
     def limit(self, at_once: int) -> None:
@@ -114,11 +117,20 @@ class SourceReaders:
         """Return the state of each split behind the last polled element, by uid and id.
 
         A split that was read to its end is reported with the state None at each barrier, until one is accepted: the
-        first one may be aborted.
+        first one may be aborted. The states are copies: a reader may go on with its own before they are sent.
+
+        Raises:
+            ConfigurationError: A reader has states that are no JSON, or of splits that it was not assigned.
         """
         result: dict[str, dict[str, Any]] = {}
         for uid, reader in self._readers.items():
-            states = dict(reader.snapshot())
+            states = plain_copy(dict(reader.snapshot()), f"the reader of input {uid!r} returned states of its splits")
+            unknown = sorted(states.keys() - self._assigned[uid])
+            if unknown:
+                raise ConfigurationError(
+                    f"the reader of input {uid!r} returned the state of the split {unknown[0]!r}, which it was not "
+                    "assigned: return those of the splits that `add_splits` got, under their ids"
+                )
             finished = self._finished.setdefault(uid, {})
             for split_id, state in states.items():
                 if state is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,11 +12,12 @@ import pytest
 
 from holdfast.common import WatermarkStrategy
 from holdfast.datastream.connectors.base import RealTimeSource, SourceReader, SourceSplit, SplitEnumerator
-from holdfast.errors import JobExecutionError
+from holdfast.errors import ConfigurationError, JobExecutionError
 from holdfast.runtime.function.bounded_sources import SequentialReader
 from holdfast.runtime.function.source import BoundedEnumerator
 from holdfast.runtime.job.engine import EngineError
 from holdfast.runtime.master.job_client import JobClient
+from holdfast.storage.delayed_writes import DelayedWrites
 from holdfast.testing.real_time_runner import RealTimeProgram
 from holdfast.types.types import Types
 from tests.unit.runtime.realtime.test_real_time_jobs import RESTARTS, Rows
@@ -122,3 +124,128 @@ def test_one_that_does_not_return_splits_ends_the_job_and_is_named(tmp_path: Pat
     with pytest.raises(JobExecutionError) as failed:
         run(tmp_path, Rows(), **{"restart-strategy.fixed-delay.attempts": "2"})
     assert "the enumerator of input 'gateway' failed while it looked for splits: TypeError" in str(failed.value)
+
+
+class Careless(RealTimeSource):
+    """Two splits; the class of its reader, and the splits and the snapshot of its enumerator are given."""
+
+    def __init__(self, splits: Sequence[tuple[Any, Any]], reader: Any = None, more: Any = None) -> None:
+        self.splits, self.reader, self.more = splits, reader, more
+
+    def create_enumerator(self, position: Any, tasks: int) -> SplitEnumerator:
+        return CarelessEnumerator(self.splits if position is None else position["splits"].items(), self.more)
+
+    def create_reader(self, task: int) -> SourceReader:
+        return (self.reader or InPlace)()  # type: ignore[no-any-return]
+
+    def element_type(self) -> Any:
+        return Types.STRING()
+
+    def is_bounded(self) -> bool:
+        return True
+
+
+class CarelessEnumerator(SplitEnumerator):
+    def __init__(self, splits: Any, more: Any) -> None:
+        self._left, self._more = [SourceSplit(*split) for split in splits], more
+
+    def discover(self) -> Sequence[SourceSplit]:
+        found, self._left = self._left, []
+        return found
+
+    def is_exhausted(self) -> bool:
+        return True
+
+    def snapshot(self, splits: Mapping[str, Any]) -> Any:
+        return {"splits": dict(splits), "more": self._more}
+
+
+class InPlace(SourceReader):
+    """Changes the states of its splits in place, and returns them as they are."""
+
+    rows = 200
+
+    def __init__(self) -> None:
+        self._splits: dict[str, Any] = {}
+
+    def add_splits(self, splits: Sequence[SourceSplit]) -> None:
+        self._splits |= {split.split_id: split.state for split in splits}
+
+    def poll(self) -> Any:
+        time.sleep(0.002)
+        for split_id, state in self._splits.items():
+            if state["next"] < self.rows:
+                state["next"] += 1
+                return [f"{split_id}{state['next'] - 1}"]
+        return None
+
+    def snapshot(self) -> Mapping[str, Any]:
+        states = {name: state if state["next"] < self.rows else None for name, state in self._splits.items()}
+        self._splits = {name: state for name, state in states.items() if state is not None}
+        return states
+
+    @property
+    def has_splits(self) -> bool:
+        return any(state["next"] < self.rows for state in self._splits.values())
+
+
+class WithSets(InPlace):
+    def snapshot(self) -> Mapping[str, Any]:
+        return {name: {**state, "seen": {1}} for name, state in self._splits.items()}
+
+
+class OfOthers(InPlace):
+    def snapshot(self) -> Mapping[str, Any]:
+        return {**super().snapshot(), "c": {"next": 1}}
+
+
+TWO = [("a", {"next": 0}), ("b", {"next": 0})]
+
+
+def test_a_position_is_that_of_the_barrier_however_long_its_snapshot_takes_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    durable = DelayedWrites.make_all_durable
+
+    def slowly(self: DelayedWrites, files: Any) -> None:
+        time.sleep(0.1)
+        durable(self, files)
+
+    monkeypatch.setattr(DelayedWrites, "make_all_durable", slowly)
+    failed = tmp_path / "failed"
+
+    def fails_once(value: str) -> str:
+        if value == "a150" and not failed.exists():
+            failed.touch()
+            raise RuntimeError("once")
+        return value
+
+    found = Rows()
+    program = RealTimeProgram()
+    stream = program.from_source(Careless(TWO), WatermarkStrategy.no_watermarks(), "own").uid("own")
+    stream.map(fails_once, Types.STRING()).uid("map").for_each_epoch(found.write).uid("out")
+    program.run(tmp_path / "checkpoints", RESTARTS)
+    assert failed.exists()
+    assert sorted(row["value"] for row in found) == sorted(f"{name}{n}" for name in "ab" for n in range(InPlace.rows))
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (Careless([("a", {1})]), "the enumerator of input 'own' returned splits with states that are no JSON: Object"),
+        (Careless([("a", float("nan"))]), "the enumerator of input 'own' returned splits with states that are no JSON"),
+        (Careless([("a", threading.Lock)]), "the enumerator of input 'own' returned splits with states that are no"),
+        (Careless([(0, {"next": 0})]), "the enumerator of input 'own' returned the split 0 with the state"),
+        (Careless([("a", None)]), "the enumerator of input 'own' returned the split 'a' with the state None"),
+        (Careless(TWO, more={1}), "the enumerator of input 'own' took a snapshot of values that are no JSON"),
+        (Careless(TWO, WithSets), "the reader of input 'own' returned states of its splits that are no JSON: Object"),
+        (Careless(TWO, OfOthers), "the reader of input 'own' returned the state of the split 'c', which it was not"),
+    ],
+)
+def test_a_position_that_cannot_be_kept_ends_the_job_and_is_named(tmp_path: Path, source: Careless, words: str) -> None:
+    program = RealTimeProgram()
+    stream = program.from_source(source, WatermarkStrategy.no_watermarks(), "own").uid("own")
+    stream.for_each_epoch(lambda frame, epoch: None).uid("out")
+    with pytest.raises(ConfigurationError) as failed:
+        program.run(tmp_path, RESTARTS)
+    assert str(failed.value).startswith(words)
