@@ -64,6 +64,8 @@ class JobGraph:
         if step is None:
             return None
         live = {one.subtask: one for one in by_operator(self._master.job.engine.task_metrics()).get(uid, ())}
+        # Before their first barrier, after a start or a rescale, real-time tasks have only what they do now.
+        flows = {n: SubtaskFlow(n) for n in live} | {flow.subtask: flow for flow in self._flow.subtasks(uid)}
         subtasks = [
             {
                 "subtask": flow.subtask,
@@ -74,7 +76,7 @@ class JobGraph:
                 "saving-time": flow.saving_ms,
                 "real-time": _live_subtask(flow, live.get(flow.subtask)),
             }
-            for flow in self._flow.subtasks(uid)
+            for _, flow in sorted(flows.items())
         ]
         since = self._flow.rescaled(uid) or self._master.history.start_time
         return {
@@ -226,13 +228,14 @@ def _live(subtasks: Sequence[SubtaskMetrics] | None) -> dict[str, Any] | None:
 
 
 def _live_subtask(flow: SubtaskFlow, metrics: SubtaskMetrics | None) -> dict[str, Any] | None:
-    if metrics is None or flow.barrier is None:
+    if metrics is None:
         return None
+    barrier = flow.barrier
     return {
         **_of_second(metrics.time, [metrics.rates]),
         "watermark": metrics.rates.watermark,
-        "alignment-time": flow.barrier.alignment / 1000,
-        "sync-time": flow.barrier.sync / 1000,
+        "alignment-time": 0 if barrier is None else barrier.alignment / 1000,
+        "sync-time": 0 if barrier is None else barrier.sync / 1000,
     }
 
 

@@ -79,4 +79,5 @@ def test_a_terminal_that_was_closed_does_not_end_the_job(caplog: pytest.LogCaptu
 def test_the_position_of_inputs_that_are_read_once_is_in_words() -> None:
     assert short_position({"static_consumed": True, "static": []}) == "all static inputs read"
     assert short_position({"static_consumed": False, "static": []}) == "static inputs not read to their end"
+    assert short_position({"static_consumed": True, "static": [], "splits": [{}]}) == "positions of 1 input"
     assert short_position({"static_consumed": True, "streaming": {"batch_id": 3}}) == "batch 3"

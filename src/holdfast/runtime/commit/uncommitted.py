@@ -275,6 +275,9 @@ def short_position(positions: Mapping[str, Any] | None) -> str:
     streaming = positions.get("streaming")
     if streaming:
         return f"batch {streaming['batch_id']}"
+    splits = positions.get("splits")
+    if splits and positions.get("static_consumed"):
+        return f"positions of {len(splits)} {'input' if len(splits) == 1 else 'inputs'}"
     if "static_consumed" in positions:
         return "all static inputs read" if positions["static_consumed"] else "static inputs not read to their end"
     return ", ".join(f"{name} {value}" for name, value in positions.items() if not isinstance(value, dict | list))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 INTERVAL_SECONDS: Final = 1.0
@@ -82,6 +82,11 @@ class RealTimeMetrics:
     operators: Mapping[str, OperatorRates] = field(default_factory=dict)
     latencies: Mapping[str, Latency] = field(default_factory=dict)
     messages_out: float = 0.0
+
+    def of_busy_task(self) -> RealTimeMetrics:
+        """Return the metrics of a task that has been in one call since it reported these: it reads and emits nothing."""
+        still = {uid: replace(one, records_in=0.0, records_out=0.0) for uid, one in self.operators.items()}
+        return replace(self, time=TaskTime(1000, 0, 0), operators=still, messages_out=0.0)
 
     def to_json(self) -> dict[str, Any]:
         time = self.time

@@ -27,7 +27,7 @@ from holdfast.errors import (
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import new_nonce
 from holdfast.kernel.secret import get_logger
-from holdfast.runtime.exchange.real_time_metrics import INTERVAL_SECONDS, RealTimeMetrics, TaskTime, by_operator
+from holdfast.runtime.exchange.real_time_metrics import INTERVAL_SECONDS, RealTimeMetrics, by_operator
 from holdfast.runtime.exchange.stage_message import EpochDescriptor, JobDescriptor, StageMessage
 from holdfast.runtime.exchange.task_report import EpochReport, TaskReport, execution_id
 from holdfast.runtime.function.source import PositionFiles, SourceStatistics
@@ -295,7 +295,7 @@ class RealTimeEngine(Engine):
             if self._server is None:
                 return {}
             return {
-                task: metrics if now - at < _SILENT_SECONDS else replace(metrics, time=TaskTime(1000, 0, 0))
+                task: metrics if now - at < _SILENT_SECONDS else metrics.of_busy_task()
                 for task, (at, metrics) in self._metrics.items()
             }
 

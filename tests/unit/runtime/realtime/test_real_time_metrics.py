@@ -137,7 +137,8 @@ def test_a_function_that_hangs_is_busy(tmp_path: Path) -> None:
         until(lambda: live(master, "hanging"))
         HangingMap.hangs.set()
         try:
-            until(lambda: live(master, "hanging")["busy"] == 1000)
+            hanging = until(lambda: (found := live(master, "hanging"))["busy"] == 1000 and found)
+            assert hanging["read-records"] == hanging["write-records"] == 0
         finally:
             HangingMap.hangs.clear()
 
@@ -245,6 +246,17 @@ def test_a_late_producer_shows_as_alignment(tmp_path: Path) -> None:
             "a source has no producers"
         )
         until(lambda: any(one["real-time"] for one in client.get("vertices/count")["subtasks"]))
+
+
+def test_subtasks_are_known_before_their_first_barrier_and_after_a_rescale(tmp_path: Path) -> None:
+    options = {"execution.checkpointing.interval": "1 h"}
+    with running(program_of(0, 200), tmp_path, **options) as master:
+        client = RestClient.find(master.job.directory)
+        for subtasks in (2, 3):
+            found = until(lambda n=subtasks: len(one := client.get("vertices/slow")["subtasks"]) == n and one)
+            assert [one["subtask"] for one in found] == list(range(subtasks))
+            assert all(one["real-time"]["idle"] > 0 and one["epochs"] == 0 for one in found)
+            master.control.rescale({"": 3}).result(SECONDS)
 
 
 def samples(master: JobMaster) -> dict[tuple[str, str], float]:
