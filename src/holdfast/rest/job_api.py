@@ -18,7 +18,14 @@ from holdfast.rest.prometheus import exposition
 from holdfast.rest.recent_log import RecentLog
 from holdfast.rest.route import STRING, serves
 from holdfast.rest.schema import flow_schema, job_schema, rescale_schema
-from holdfast.runtime.exchange.real_time_metrics import OperatorRates, SubtaskMetrics, TaskTime, by_operator, least_idle
+from holdfast.runtime.exchange.real_time_metrics import (
+    OperatorRates,
+    SubtaskMetrics,
+    TaskTime,
+    by_operator,
+    least_idle,
+    slowest_watermark,
+)
 from holdfast.runtime.graph.plan import JobPlan, Port, Step
 from holdfast.runtime.job.control import JobStatus, Rescale, RescaleHistory
 from holdfast.runtime.master.job_master import JobMaster
@@ -126,6 +133,8 @@ class JobGraph:
     def _vertex(self, step: Step) -> dict[str, Any]:
         flows = self._flow.subtasks(step.uid)
         numbers = self._master.metrics.numbers.operators.get(step.uid)
+        live = by_operator(self._master.job.engine.task_metrics()).get(step.uid, [])
+        reached = slowest_watermark(live)
         return {
             "id": step.uid,
             "name": step.name,
@@ -144,9 +153,9 @@ class JobGraph:
                 "busy-time": round(max((flow.last_busy_ms for flow in flows), default=0.0), 3),
             },
             "state-bytes": 0 if numbers is None else numbers.state_bytes,
-            "watermark": None if numbers is None else numbers.watermark,
+            "watermark": reached if reached is not None or numbers is None else numbers.watermark,
             "sink": self._sink(step),
-            "real-time": _live(by_operator(self._master.job.engine.task_metrics()).get(step.uid)),
+            "real-time": _live(live),
         }
 
     def _sink(self, step: Step) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from holdfast.checkpoint.statistics import StatsSnapshot
 from holdfast.queryable.server.server import QUERY_COUNTS, REFUSED
 from holdfast.runtime.commit.sink_metrics import SinkMetrics
-from holdfast.runtime.exchange.real_time_metrics import QUANTILES, by_operator
+from holdfast.runtime.exchange.real_time_metrics import QUANTILES, by_operator, slowest_watermark
 from holdfast.runtime.function.sink import SEND_ERRORS
 from holdfast.runtime.job.control import JobStatus
 from holdfast.runtime.master import metric_catalog as metric
@@ -130,6 +130,7 @@ def _of_operators(master: JobMaster, labels: Mapping[str, str]) -> Iterator[Samp
         yield metric.FETCH_LAG.sample(lag, labels, operator_id=uid)
     for uid, sink in numbers.sinks.items():
         yield from _of_sink(sink, now, {**labels, "operator_id": uid})
+    live = by_operator(master.job.engine.task_metrics())
     for uid, operator in sorted(numbers.operators.items()):
         own = {**labels, "operator_id": uid}
         yield metric.RECORDS_IN.sample(operator.records_in, own)
@@ -143,9 +144,11 @@ def _of_operators(master: JobMaster, labels: Mapping[str, str]) -> Iterator[Samp
             yield metric.CACHE_MISSES.sample(operator.cold, own)
         if operator.newest is not None:
             yield metric.EVENT_TIME_LAG.sample(now - operator.newest, own)
-        if operator.watermark is not None:
-            yield metric.WATERMARK.sample(operator.watermark, own)
-            yield metric.WATERMARK_LAG.sample((now - operator.watermark) / 1000, own)
+        reached = slowest_watermark(live.get(uid, ()))  # that of the last barrier may be old
+        watermark = operator.watermark if reached is None else reached
+        if watermark is not None:
+            yield metric.WATERMARK.sample(watermark, own)
+            yield metric.WATERMARK_LAG.sample((now - watermark) / 1000, own)
         if SEND_ERRORS in operator.own:
             yield metric.SEND_ERRORS.sample(operator.own[SEND_ERRORS][1], own)
         yield from _of_function({name: values for name, values in operator.own.items() if name != SEND_ERRORS}, own)

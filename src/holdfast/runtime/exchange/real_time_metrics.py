@@ -148,3 +148,9 @@ def by_operator(tasks: RealTimeMetricsByTask) -> dict[str, list[SubtaskMetrics]]
 def least_idle(subtasks: Sequence[SubtaskMetrics]) -> TaskTime:
     """Return the time of the subtask that is idle least: a bottleneck shows, however many others wait."""
     return min((one.time for one in subtasks), key=lambda time: time.idle)
+
+
+def slowest_watermark(subtasks: Sequence[SubtaskMetrics]) -> int | None:
+    """Return the least watermark of all subtasks; None if that of one is not known, or in a job by epochs."""
+    known = [one.rates.watermark for one in subtasks if one.rates.watermark is not None]
+    return min(known, default=None) if len(known) == len(subtasks) else None

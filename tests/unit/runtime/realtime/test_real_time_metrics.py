@@ -20,7 +20,7 @@ from holdfast.rest.client import RestClient, RestError
 from holdfast.rest.metric_samples import collect_samples
 from holdfast.runtime.exchange.real_time_metrics import Latency, OperatorRates, RealTimeMetrics, TaskTime
 from holdfast.runtime.function.source import SourceReader, SourceSplit, SplitEnumerator, SplitSource
-from holdfast.runtime.job.control import JobStatus
+from holdfast.runtime.job.control import JobStatus, SnapshotRequest
 from holdfast.runtime.master.job_client import JobClient
 from holdfast.runtime.master.job_master import JobMaster
 from holdfast.runtime.master.metric_catalog import ALL
@@ -257,6 +257,16 @@ def test_subtasks_are_known_before_their_first_barrier_and_after_a_rescale(tmp_p
             assert [one["subtask"] for one in found] == list(range(subtasks))
             assert all(one["real-time"]["idle"] > 0 and one["epochs"] == 0 for one in found)
             master.control.rescale({"": 3}).result(SECONDS)
+
+
+def test_the_lag_of_watermarks_does_not_wait_for_a_barrier(tmp_path: Path) -> None:
+    options = {"execution.checkpointing.interval": "1 h"}
+    with running(program_of(0, 200), tmp_path, **options) as master:
+        master.control.request(SnapshotRequest()).result(SECONDS)
+        name = f"{OPERATOR}currentOutputWatermark", "slow"
+        before = until(lambda: samples(master).get(name))
+        until(lambda: samples(master)[name] > before + 300)
+        assert master.metrics.numbers.epochs == 1
 
 
 def samples(master: JobMaster) -> dict[tuple[str, str], float]:
