@@ -84,7 +84,7 @@ class RealTimeMetrics:
     messages_out: float = 0.0
 
     def of_busy_task(self) -> RealTimeMetrics:
-        """Return the metrics of a task that has been in one call since it reported these: it reads and emits nothing."""
+        """Return the metrics of a task that has been in one call since these: it reads and emits nothing."""
         still = {uid: replace(one, records_in=0.0, records_out=0.0) for uid, one in self.operators.items()}
         return replace(self, time=TaskTime(1000, 0, 0), operators=still, messages_out=0.0)
 

@@ -196,8 +196,7 @@ class _Input:
 
     def position(self) -> Any:
         with _named(self.uid, "took its snapshot"):
-            position = self.enumerator.snapshot({split_id: split.state for split_id, split in self.open.items()})
-        return position
+            return self.enumerator.snapshot({split_id: split.state for split_id, split in self.open.items()})
 
     def plain_position(self) -> Any:
         """Return the position as checkpoints have it.

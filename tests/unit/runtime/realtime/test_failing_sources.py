@@ -130,13 +130,13 @@ class Careless(RealTimeSource):
     """Two splits; the class of its reader, and the splits and the snapshot of its enumerator are given."""
 
     def __init__(self, splits: Sequence[tuple[Any, Any]], reader: Any = None, more: Any = None) -> None:
-        self.splits, self.reader, self.more = splits, reader, more
+        self.first, self.reader, self.more = splits, reader, more
 
     def create_enumerator(self, position: Any, tasks: int) -> SplitEnumerator:
-        return CarelessEnumerator(self.splits if position is None else position["splits"].items(), self.more)
+        return CarelessEnumerator(self.first if position is None else position["splits"].items(), self.more)
 
     def create_reader(self, task: int) -> SourceReader:
-        return (self.reader or InPlace)()  # type: ignore[no-any-return]
+        return (self.reader or InPlace)()
 
     def element_type(self) -> Any:
         return Types.STRING()

@@ -137,7 +137,7 @@ def test_a_function_that_hangs_is_busy(tmp_path: Path) -> None:
         until(lambda: live(master, "hanging"))
         HangingMap.hangs.set()
         try:
-            hanging = until(lambda: (found := live(master, "hanging"))["busy"] == 1000 and found)
+            hanging: Any = until(lambda: (found := live(master, "hanging"))["busy"] == 1000 and found)
             assert hanging["read-records"] == hanging["write-records"] == 0
         finally:
             HangingMap.hangs.clear()
@@ -249,7 +249,7 @@ def test_a_late_producer_shows_as_alignment(tmp_path: Path) -> None:
 
 
 def test_subtasks_are_known_before_their_first_barrier_and_after_a_rescale(tmp_path: Path) -> None:
-    options = {"execution.checkpointing.interval": "1 h"}
+    options: dict[str, Any] = {"execution.checkpointing.interval": "1 h"}
     with running(program_of(0, 200), tmp_path, **options) as master:
         client = RestClient.find(master.job.directory)
         for subtasks in (2, 3):
@@ -260,7 +260,7 @@ def test_subtasks_are_known_before_their_first_barrier_and_after_a_rescale(tmp_p
 
 
 def test_the_lag_of_watermarks_does_not_wait_for_a_barrier(tmp_path: Path) -> None:
-    options = {"execution.checkpointing.interval": "1 h"}
+    options: dict[str, Any] = {"execution.checkpointing.interval": "1 h"}
     with running(program_of(0, 200), tmp_path, **options) as master:
         master.control.request(SnapshotRequest()).result(SECONDS)
         name = f"{OPERATOR}currentOutputWatermark", "slow"
