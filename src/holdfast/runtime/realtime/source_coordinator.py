@@ -149,13 +149,18 @@ class _Input:
         self.source = source
         with _named(uid, "started"):
             self.enumerator = source.create_enumerator(position, tasks)
+            self.is_begun = position is not None or self.enumerator.is_begun
         self.open: dict[str, _OpenSplit] = {}
         self.is_exhausted = False
-        self.is_begun = position is not None or self.enumerator.is_begun
         self.discovery: Future[Sequence[SourceSplit]] | None = None
         self.due = 0.0
         with _named(uid, _DISCOVERS):
             self.add(self.enumerator.discover())
+
+    def discover_later(self, now: float) -> None:
+        """Set the time of the next search for splits, which is not before the interval of the source has passed."""
+        with _named(self.uid, "told how often to look for splits"):
+            self.due = now + self.enumerator.discovery_seconds
 
     @property
     def is_streaming(self) -> bool:
@@ -281,11 +286,11 @@ class SourceCoordinator:
                     source = self.split_sources[uid]
                     source = source if files is None else source.with_files(files)
                     self._inputs[uid] = _Input(uid, leaves, source, start.position(uid, leaves, source), tasks)
+            for one in self._inputs.values():
+                one.discover_later(clock())
         except BaseException:
             self.close()
             raise
-        for one in self._inputs.values():
-            one.due = clock() + one.enumerator.discovery_seconds
         self._before = self._entry = self._offset_entry()
 
     def assignments(self) -> Assignments:
@@ -418,7 +423,7 @@ class SourceCoordinator:
                 one.add(found.result())
         now = self._clock()
         if one.discovery is None and not one.is_exhausted and now >= one.due:
-            one.due = now + one.enumerator.discovery_seconds
+            one.discover_later(now)
             one.discovery = self._discover(one.enumerator.discover)
             one.discovery.add_done_callback(lambda _: self.on_discovered())
 

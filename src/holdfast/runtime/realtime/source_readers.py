@@ -10,9 +10,12 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import ConfigurationError
+from holdfast.kernel.secret import get_logger
 from holdfast.runtime.function.source import SourceReader, SourceSplit, SplitSource, plain_copy
 from holdfast.runtime.graph.plan import SourcePlan
 from holdfast.types.arrow import elements_to_batch
+
+logger = get_logger(__name__)
 
 
 class SourceReaders:
@@ -47,6 +50,7 @@ class SourceReaders:
         self._readers: dict[str, SourceReader] = {}
         self._finished: dict[str, dict[str, int]] = {}
         self._assigned: dict[str, set[str]] = {}
+        self._uncounted: set[str] = set()
         self._turns: list[str] = []
         self._polled = 0
         self.polled_split = ""
@@ -144,9 +148,17 @@ class SourceReaders:
             self._finished[uid] = {split_id: at for split_id, at in finished.items() if at > barrier}
 
     def pending(self, uid: str) -> int | None:
-        """Return the unread records of a source; None if it counts none."""
+        """Return the unread records of a source; None if it counts none, or does not say how many."""
         reader = self._readers.get(uid)
-        return None if reader is None else reader.pending_records
+        if reader is None or uid in self._uncounted:
+            return None
+        try:
+            number = reader.pending_records
+            return None if number is None else int(number)
+        except Exception as error:  # noqa: BLE001 - it is code of a program, and for metrics only: the task goes on
+            self._uncounted.add(uid)
+            logger.warning("the reader of input %r does not say what is pending: %r", uid, error)
+            return None
 
     def ended_splits(self, uid: str) -> Collection[str]:
         """Return the splits of a source from which no element follows; see `SourceReader.ended_splits`."""

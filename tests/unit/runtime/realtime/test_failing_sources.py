@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from holdfast.common import WatermarkStrategy
@@ -15,8 +16,10 @@ from holdfast.datastream.connectors.base import RealTimeSource, SourceReader, So
 from holdfast.errors import ConfigurationError, JobExecutionError
 from holdfast.runtime.function.bounded_sources import SequentialReader
 from holdfast.runtime.function.source import BoundedEnumerator
+from holdfast.runtime.job.control import JobStatus
 from holdfast.runtime.job.engine import EngineError
 from holdfast.runtime.master.job_client import JobClient
+from holdfast.runtime.realtime.task_meter import TaskMeter
 from holdfast.storage.delayed_writes import DelayedWrites
 from holdfast.testing.real_time_runner import RealTimeProgram
 from holdfast.types.types import Types
@@ -35,7 +38,15 @@ def raise_if_told(method: str) -> None:
 class Enumerator(SplitEnumerator):
     """Finds one split of two at each call."""
 
-    discovery_seconds = 0.0
+    @property
+    def discovery_seconds(self) -> float:
+        raise_if_told("discovery_seconds")
+        return 0.0
+
+    @property
+    def is_begun(self) -> bool:
+        raise_if_told("is_begun")
+        return False
 
     def __init__(self, position: Any) -> None:
         self._left = ["a", "b"] if position is None else position["left"]
@@ -84,7 +95,15 @@ class Gateway(RealTimeSource):
         return True
 
 
-METHODS = ["create_enumerator", "discover", "is_exhausted", "snapshot", "split_finished"]
+METHODS = [
+    "create_enumerator",
+    "discover",
+    "discovery_seconds",
+    "is_begun",
+    "is_exhausted",
+    "snapshot",
+    "split_finished",
+]
 
 
 def run(tmp_path: Path, found: Rows, **options: str) -> None:
@@ -194,6 +213,16 @@ class WithSets(InPlace):
         return {name: {**state, "seen": {1}} for name, state in self._splits.items()}
 
 
+class Counting(InPlace):
+    """Says what is pending, as a number of numpy or not at all."""
+
+    @property
+    def pending_records(self) -> Any:
+        if not self._splits:
+            raise RuntimeError("nothing is known")
+        return np.int64(7)
+
+
 class OfOthers(InPlace):
     def snapshot(self) -> Mapping[str, Any]:
         return {**super().snapshot(), "c": {"next": 1}}
@@ -249,3 +278,13 @@ def test_a_position_that_cannot_be_kept_ends_the_job_and_is_named(tmp_path: Path
     with pytest.raises(ConfigurationError) as failed:
         program.run(tmp_path, RESTARTS)
     assert str(failed.value).startswith(words)
+
+
+def test_a_reader_that_cannot_say_what_is_pending_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TaskMeter, "is_due", True)
+    found = Rows()
+    program = RealTimeProgram()
+    stream = program.from_source(Careless(TWO, Counting), WatermarkStrategy.no_watermarks(), "own").uid("own")
+    stream.for_each_epoch(found.write).uid("out")
+    assert program.run(tmp_path) is JobStatus.FINISHED
+    assert len(found) == 2 * InPlace.rows
