@@ -131,6 +131,23 @@ def test_failures_of_unknown_kinds_that_differ_are_not_counted_together(tmp_path
     ledger.audit(tmp_path / "out", payments)
 
 
+def test_an_exception_that_is_none_of_holdfasts_is_a_failure_like_any_other(tmp_path: Path) -> None:
+    master, payments = broken(tmp_path, iter([TypeError("'NoneType' object is not iterable"), OSError("no space")]))
+    assert master.run() is JobStatus.SUSPENDED
+    ledger.audit(tmp_path / "out", payments)
+    assert [failure.message for failure in master.history.failures] == [
+        "the driver failed: OSError: no space",
+        "the driver failed: TypeError: 'NoneType' object is not iterable",
+    ]
+
+
+def test_an_exception_that_always_comes_fails_the_job(tmp_path: Path) -> None:
+    master, _ = broken(tmp_path, (TypeError("not that") for _ in itertools.count()))
+    with pytest.raises(JobExecutionError, match=r"10 times in a row.*the driver failed: TypeError: not that"):
+        master.run()
+    assert master.status is JobStatus.FAILED
+
+
 def test_the_rule_for_unknown_failures_can_be_left_to_the_strategy(tmp_path: Path) -> None:
     failures = itertools.islice(of_spark(), 25)
     master, payments = broken(tmp_path, failures, **{"restart-strategy.identical-unknown-failures": 0})

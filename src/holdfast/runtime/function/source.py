@@ -321,6 +321,8 @@ class SplitEnumerator(ABC):
     def snapshot(self, splits: Mapping[str, Any]) -> Any:
         """Return the position of the source as JSON, from which an enumerator is restored.
 
+        With None a restored source begins at its start, although the state of the job is not of its start.
+
         Args:
             splits: The state of each split that was discovered and is not finished, by id.
         """

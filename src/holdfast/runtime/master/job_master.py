@@ -227,8 +227,8 @@ class JobMaster:
                 return ended
             status = self._run_attempt(writer, number)
             return None if status is JobStatus.SUSPENDED and self.control.is_deposed else status
-        except HoldfastError as failure:
-            error = self._root_failure(failure)
+        except Exception as failure:
+            error = self._root_failure(_named(failure))
             self._reports.complete(error)
             self.history.failed(error)
             self._require_leadership(error)
@@ -442,6 +442,15 @@ class JobMaster:
 # missing mount is an empty directory. A job that starts there would read all of its inputs again. So the process waits
 # until the register is back, as for any other unavailable storage. A process that finds no register at its very start
 # cannot tell the difference, and begins.
+def _named(failure: Exception) -> HoldfastError:
+    """Return the failure of an attempt: an exception that nobody expected here is one of the driver."""
+    if isinstance(failure, HoldfastError):
+        return failure
+    error = EngineError(f"the driver failed: {type(failure).__name__}: {failure}")
+    error.__cause__ = failure
+    return error
+
+
 def missing_register_error(job: Job, seen: RegisterState | None) -> StorageError | None:
     """Return the error to report if a job's register has disappeared. Blocks; never raises.
 
