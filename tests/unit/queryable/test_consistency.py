@@ -2,6 +2,8 @@
 
 import random
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -165,6 +167,30 @@ def test_one_reads_ones_own_writes_with_at_least(tmp_path, bench):
         found = client.get_many("bank", "balance", KEYS, consistency=at_least(number))
         assert found.checkpoint_id == number
         assert found.as_dict() == books.accounts
+
+
+def test_at_least_waits_for_the_first_checkpoint_too(tmp_path, bench):
+    books = Books(bank(tmp_path))
+    server = bench.server(books.job)
+    with ThreadPoolExecutor(3) as pool:
+        one, other = bench.client(server), bench.client(server)
+        asked = [
+            pool.submit(one.get_many, "bank", "balance", KEYS, consistency=at_least(1)),
+            pool.submit(lambda: list(other.scan("bank", "balance", consistency=at_least(1)))),
+        ]
+        time.sleep(0.2)
+        assert not any(answer.done() for answer in asked)
+        books.write()
+        assert asked[0].result(10).as_dict() == books.accounts
+        assert sum(batch.num_rows for batch in asked[1].result(10)) == len(KEYS)
+    with pytest.raises(UnknownKvStateLocationError, match="Registered are: 'balance', 'history'"):
+        bench.client(server).get_kv_state("bank", "nobody", KEYS[0], consistency=at_least(1))
+
+
+def test_waiting_for_the_first_checkpoint_ends_with_the_deadline(tmp_path, bench):
+    client = bench.client(bench.server(Books(bank(tmp_path)).job))
+    with pytest.raises(QueryTimeoutError, match="the newest is none"):
+        client.get_kv_state("bank", "balance", KEYS[0], consistency=at_least(1), deadline=0.05)
 
 
 def test_waiting_ends_with_the_deadline(tmp_path, bench):

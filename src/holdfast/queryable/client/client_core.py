@@ -46,6 +46,7 @@ from holdfast.queryable.wire.request import (
     NEWEST,
     Condition,
     Consistency,
+    ConsistencyKind,
     GetRequest,
     ScanRequest,
     answer_batch,
@@ -347,7 +348,15 @@ class ClientCore:
         return (yield from _sent(_get(client_request, renewed))), renewed
 
     def _describe(self, client_request: ClientRequest) -> Conversation[StateDescription]:
-        what = yield from self.describe(client_request.job_id, client_request.state)
+        call = _description_request(client_request.job_id, client_request.state)
+        consistency = client_request.consistency
+        if consistency.kind is ConsistencyKind.AT_LEAST:  # the state may come with this checkpoint
+            fields = fields_of(call.header) | {
+                "consistency": consistency.to_json(),
+                "deadline": client_request.deadline,
+            }
+            call = call._replace(header=to_header(fields), timeout=client_request.deadline + PATIENCE)
+        what = _described((yield from _sent(call)))[0]
         self._known[client_request.job_id, client_request.state] = what
         return what
 

@@ -94,6 +94,16 @@ class LocalStates:
         state = newest.states.get(name) if newest is not None else None
         return state is not None and state.is_whole
 
+    def may_come(self, request: GetRequest | ScanRequest) -> bool:
+        """Return whether a request waits for a checkpoint with which its state may come: the job has it not yet."""
+        follower = self.followers.get(request.job)
+        if follower is None or request.consistency.kind is not ConsistencyKind.AT_LEAST:
+            return False
+        newest = follower.replica.newest
+        return newest is None or (
+            request.state not in newest.states and newest.checkpoint_id < request.consistency.checkpoint_id
+        )
+
     def current_view(self, request: GetRequest | ScanRequest) -> CheckpointView | None:
         """Return the checkpoint to answer from, None if the request has to wait for it.
 

@@ -15,7 +15,8 @@ import asyncio
 import re
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from functools import partial
 from typing import Any, Final, Self, TypeVar
 
 from holdfast.errors import ConfigurationError, StateError
@@ -51,7 +52,7 @@ from holdfast.queryable.wire.errors import (
 )
 from holdfast.queryable.wire.frame import Frame, FrameType, Limits, MemoryBudget, encode, to_header
 from holdfast.queryable.wire.location import Address, KvStateLocationOracle, KvStateLocationRegistry, checked_address
-from holdfast.queryable.wire.request import GetRequest, ScanRequest, parse_text
+from holdfast.queryable.wire.request import Consistency, GetRequest, ScanRequest, parse_deadline, parse_text
 from holdfast.runtime.job.options import (
     QUERY_ADVERTISED_HOST,
     QUERY_GREETING_TIMEOUT,
@@ -186,12 +187,14 @@ class QueryService:
             return _result(frame, {})
         raise ProtocolError(f"A message of type {kind} is not a request.")
 
-    def _get(self, frame: Frame, connection: ServerConnection) -> Answer:
+    def _get(self, frame: Frame, connection: ServerConnection) -> bytes | Awaitable[bytes]:
         request = GetRequest.parse(frame)
         self._limits.check_keys(request.count)
         if request.kv_state_id is None:  # from a client; another proxy names the registration that it has chosen
             if not self._local.serves_all(request.job, request.state):
                 _checked_job(request.job)
+                if self._local.may_come(request):
+                    return self._after_checkpoint(request, partial(self._get, frame, connection))
                 return self._router.get(request, frame)
             # Earlier requests may have been answered by a server that was ahead of this one.
             raised = self._router.high_water_marks.at_least_shown(request)
@@ -210,7 +213,7 @@ class QueryService:
         await connection.wait_for_room(frame)  # many requests may have waited for the same checkpoint
         return self._local.get(request, bytes(frame.body), view, frame.request)
 
-    def _scan(self, frame: Frame) -> Answer:
+    def _scan(self, frame: Frame) -> AsyncIterator[bytes]:
         request = ScanRequest.parse(frame)
         _checked_job(request.job)
         if request.is_local:
@@ -219,9 +222,21 @@ class QueryService:
             raised = self._router.high_water_marks.at_least_shown(request)
             if raised is request or self._local.current_view(raised) is not None:
                 return self._local.scan(raised, frame.request)
+        elif self._local.may_come(request):
+            return self._scan_after_checkpoint(request, frame)
         return self._router.scan(request, frame.request)
 
-    def _describe(self, frame: Frame) -> Answer:
+    async def _scan_after_checkpoint(self, request: ScanRequest, frame: Frame) -> AsyncIterator[bytes]:
+        await self._local.view(request)
+        async for part in self._scan(frame):
+            yield part
+
+    async def _after_checkpoint(self, request: GetRequest, answer: Callable[[], bytes | Awaitable[bytes]]) -> bytes:
+        await self._local.view(request)
+        found = answer()
+        return found if isinstance(found, bytes) else await found
+
+    def _describe(self, frame: Frame) -> bytes | Awaitable[bytes]:
         fields = frame.fields()
         job = _checked_job(parse_text(fields, "job"))
         follower = self._local.followers.get(job)
@@ -235,6 +250,9 @@ class QueryService:
         if newest is not None and (fields.get("local") is True or name in newest.states):
             description = self._local.state(newest, name).description
             return _result(frame, newest.identity | {"states": [description.to_json()]})
+        request = GetRequest(job, name, 1, Consistency.from_json(fields.get("consistency")), parse_deadline(fields))
+        if self._local.may_come(request):
+            return self._after_checkpoint(request, partial(self._describe, frame))
         return self._describe_elsewhere(job, name, frame)
 
     async def _describe_elsewhere(self, job: str, name: str, frame: Frame) -> bytes:
