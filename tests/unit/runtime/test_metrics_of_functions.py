@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from holdfast.datastream import BatchFunction, KeyedProcessFunction, MapFunction, RuntimeContext
+from holdfast.datastream import (
+    BatchFunction,
+    KeyedProcessFunction,
+    MapFunction,
+    OutputTag,
+    ProcessFunction,
+    RuntimeContext,
+)
 from holdfast.datastream.window import CountTrigger, GlobalWindows
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.metrics import MetricGroup
@@ -19,6 +27,7 @@ from holdfast.rest.prometheus import exposition
 from holdfast.runtime.exchange.task_report import StepReport
 from holdfast.runtime.function.metric import MAX_METRICS, TaskMetrics
 from holdfast.runtime.master.job_master import JobMaster
+from holdfast.runtime.task.steps import SplitReaderExecutor
 from tests.stories.local import RESTARTING, Program, master
 
 
@@ -42,6 +51,29 @@ class Screening(KeyedProcessFunction):
         if value[0] % 2:
             self.group.counter("odd").inc()
         yield value
+
+
+ASIDE, UNREAD = OutputTag("aside", "bigint"), OutputTag("unread", "bigint")
+
+
+def deal(value: Any) -> Iterator[Any]:
+    yield value
+    yield ASIDE, value.n
+    yield UNREAD, value.n
+
+
+class Dealing(ProcessFunction):
+    """Emits each element, and its number to two side outputs."""
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        return deal(value)
+
+
+class KeyedDealing(KeyedProcessFunction):
+    """The same."""
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        return deal(value)
 
 
 def job(tmp_path: Path, epochs: list[list[int]], **settings: Any) -> JobMaster:
@@ -73,6 +105,23 @@ def test_numbers_of_all_tasks_are_added_up(tmp_path: Path) -> None:
         assert (
             f'{prefix}_{name}{{job_id="{running.job.job_id}",job_name="job",operator_id="screen"}} {number}.0' in text
         )
+
+
+def test_side_outputs_count_as_emitted_elements(tmp_path: Path) -> None:
+    """As in Flink, also those that no step reads."""
+    program = Program()
+    numbers = program.source("numbers", "n bigint").process(Dealing(), "n bigint").uid("deal")
+    keyed = numbers.key_by("n").process(KeyedDealing(), "n bigint").uid("keyed deal")
+    for stream in (keyed, numbers.get_side_output(ASIDE), keyed.get_side_output(ASIDE)):
+        stream.for_each_epoch(lambda rows, epoch: None)
+    epochs = [{"numbers": [(n,) for n in range(10)]}, {"numbers": [(n,) for n in range(10, 15)]}]
+    running = master(program, tmp_path, epochs)
+    running.run()
+    operators = running.metrics.numbers.operators
+    assert [(operators[uid].records_in, operators[uid].records_out) for uid in ("deal", "keyed deal")] == [
+        (15, 15 + 2 * 15),
+        (15, 15 + 2 * 15),
+    ]
 
 
 def test_of_an_attempt_that_fails_nothing_is_counted(tmp_path: Path) -> None:
@@ -194,3 +243,21 @@ def test_a_metric_that_no_task_can_report_is_rejected(metrics: Any) -> None:
     assert "metrics" not in report, "who counts nothing sends nothing"
     with pytest.raises(TypeError):
         StepReport.from_json({**report, "metrics": metrics})
+
+
+def test_dead_letters_of_a_reader_of_splits_count_as_emitted_elements() -> None:
+    class Lines:
+        """Reads one row, and refuses one."""
+
+        def dead_letters(self) -> str:
+            return "unreadable"
+
+        def read(self, splits: Any, refuse: Any) -> Iterator[pa.RecordBatch]:
+            refuse("a bad line")
+            yield pa.RecordBatch.from_pydict({"n": [1]})
+
+    spec = SimpleNamespace(function=Lines())
+    executor = SplitReaderExecutor(SimpleNamespace(uid="lines", operator=spec, output_type=None), 0)  # type: ignore[arg-type]
+    for _ in executor.read(pa.RecordBatch.from_pydict({"splits": [b"one", b"two"]})):
+        executor.side_outputs()
+    assert (executor.records_in, executor.records_out) == (2, 4)

@@ -173,7 +173,9 @@ FENCING_TOKEN: Final = MetricEntry(
 )
 
 RECORDS_IN: Final = MetricEntry(f"{FLINK_OPERATOR}numRecordsIn", "Elements read, summed over subtasks.", OPERATOR)
-RECORDS_OUT: Final = MetricEntry(f"{FLINK_OPERATOR}numRecordsOut", "Elements emitted, summed over subtasks.", OPERATOR)
+RECORDS_OUT: Final = MetricEntry(
+    f"{FLINK_OPERATOR}numRecordsOut", "Elements emitted, with side outputs, summed over subtasks.", OPERATOR
+)
 BYTES_IN: Final = MetricEntry(
     f"{FLINK_OPERATOR}numBytesIn", "Bytes read in columns, from sources and exchanges.", OPERATOR
 )
@@ -298,7 +300,7 @@ RATE_IN: Final = MetricEntry(
 )
 RATE_OUT: Final = MetricEntry(
     f"{FLINK_OPERATOR}numRecordsOutPerSecond",
-    "Real time: elements that the subtask emits a second; of a source, those that the task reads of it.",
+    "Real time: elements that the subtask emits a second, with side outputs; of a source, those that it reads.",
     SUBTASK,
 )
 INPUT_WATERMARK: Final = MetricEntry(

@@ -135,7 +135,7 @@ class StepExecutor(ABC):
         return None
 
     def side_outputs(self) -> dict[str, tuple[list[Any], Timestamps | None]]:
-        """Take the side outputs since the last call, by tag, with their timestamps."""
+        """Take and count the side outputs since the last call, by tag, with their timestamps."""
         return {}
 
     def set_time(self, epoch: EpochDescriptor) -> None:  # noqa: B027 - most steps see no times
@@ -245,7 +245,9 @@ class OperatorExecutor(StepExecutor):
         if not self._operator.side_outputs:
             return {}
         timestamps = self._operator.take_side_timestamps()
-        return {tag: (elements, timestamps.get(tag)) for tag, elements in self._operator.take_side_outputs().items()}
+        outputs = self._operator.take_side_outputs()
+        self.records_out += sum(map(len, outputs.values()))
+        return {tag: (elements, timestamps.get(tag)) for tag, elements in outputs.items()}
 
     def _emitted(self, elements: list[Any]) -> Chunk:
         self.records_out += len(elements)
@@ -447,6 +449,7 @@ class SplitReaderExecutor(StepExecutor):
         assert tag is not None
         letters = list(self._letters)
         self._letters.clear()
+        self.records_out += len(letters)
         return {tag: (letters, None)}
 
     def report(self) -> StepReport:

@@ -13,7 +13,7 @@ import pytest
 import schemathesis
 
 from holdfast.common import Types, WatermarkStrategy
-from holdfast.datastream import KeyedProcessFunction
+from holdfast.datastream import KeyedProcessFunction, OutputTag
 from holdfast.datastream.connectors.datagen import DataGeneratorSource
 from holdfast.errors import HoldfastError
 from holdfast.rest.client import RestClient, RestError
@@ -311,6 +311,33 @@ def test_there_are_no_markers_without_the_option(tmp_path: Path) -> None:
 def test_quantiles_of_no_markers_are_refused(tmp_path: Path) -> None:
     with pytest.raises(HoldfastError, match=r"metrics\.latency\.history-size is 0: it must be 1 or more"):
         program_of(0, 100).run(tmp_path, {"metrics.latency.history-size": 0})
+
+
+class Dealing(KeyedProcessFunction):
+    """Emits each element, and four times to a side output that a sink reads."""
+
+    def process_element(self, row: Any, ctx: Any) -> Iterator[Any]:
+        yield row.key, row.n
+        for _ in range(4):
+            yield ASIDE, row.n
+
+
+ASIDE = OutputTag("aside", Types.LONG())
+
+
+def test_side_outputs_count_as_emitted_elements(tmp_path: Path) -> None:
+    program = RealTimeProgram()
+    source = DataGeneratorSource(lambda n: n, rows_per_second=500).split_source()
+    numbers = program.source("numbers", source, Types.LONG()).map(lambda n: (n % 7, n), "key bigint, n bigint")
+    dealt = numbers.key_by("key").process(Dealing(), "key bigint, n bigint").uid("deal")
+    dealt.for_each_epoch(lambda frame, epoch: None).uid("out")
+    dealt.get_side_output(ASIDE).for_each_epoch(lambda frame, epoch: None).uid("aside")
+    with running(program, tmp_path) as master:
+        rates = until(lambda: (found := live(master, "deal")) and found["read-records"] > 50 and found)
+        assert rates["write-records"] == pytest.approx(5 * rates["read-records"], rel=0.01)
+        until(lambda: samples(master).get((f"{OPERATOR}numRecordsIn", "deal"), 0) > 50)
+        found = samples(master)
+        assert found[f"{OPERATOR}numRecordsOut", "deal"] == 5 * found[f"{OPERATOR}numRecordsIn", "deal"]
 
 
 def test_each_declared_metric_of_real_time_is_emitted(tmp_path: Path) -> None:
