@@ -114,7 +114,7 @@ class _KeyQuery:
 
     def values(self, consistency: Consistency, deadline: float) -> tuple[ManyResult, StateDescription]:
         """Return their values, and the description of the state."""
-        what = self._client.describe(self._job, self._state)
+        what = self._client.describe(self._job, self._state, consistency=consistency, deadline=deadline)
         typed = [parse_key(what.key_codec, key) for key in self._keys]
         return self._client.get_many(self._job, self._state, typed, consistency=consistency, deadline=deadline), what
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 
 import pytest
@@ -149,6 +150,21 @@ def test_bytes_that_only_the_program_can_read_are_explained_and_still_json(tmp_p
         server.serve_job(declared.directory, declared.register)
         address = "{}:{}".format(*server.get_server_address())
         assert holdfast("query", "flights", "aircraft", "N14228", "--address", address)[2] == ""
+
+
+def test_at_least_waits_for_the_first_checkpoint(tmp_path):
+    job = job_of(tmp_path)
+    with StateServer(ServerSettings(poll=0.01)) as server:
+        follower = server.serve_job(job.directory, job.register)
+        address = "{}:{}".format(*server.get_server_address())
+        options = ("--address", address, "--at-least", 1, "--deadline", 60, "--json")
+        with ThreadPoolExecutor() as pool:
+            answer = pool.submit(holdfast, "query", "flights", "aircraft", "N14228", *options)
+            until(lambda: follower.replica._waiting or answer.done())
+            job.checkpoint([("N14228", write(3))])
+            code, out, err = answer.result(60)
+    assert code == 0, err
+    assert json.loads(out)["value"]["n"] == 3
 
 
 def test_a_state_server_drops_a_job_whose_directory_is_removed_and_finds_it_when_it_begins_anew(tmp_path):

@@ -4,6 +4,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.kernel.ids import JobID
+from holdfast.queryable import at_least, exactly, newest
 from holdfast.queryable.client.client_core import (
     PATIENCE,
     ClientCore,
@@ -67,8 +68,19 @@ def ask(core, *answers):
     return calls, question.one(*answer)
 
 
-def a_get(deadline=2.0):
-    return ClientRequest(JobID.from_name("job"), "value", ("k",), deadline=deadline)
+def a_get(deadline=2.0, **more):
+    return ClientRequest(JobID.from_name("job"), "value", ("k",), deadline=deadline, **more)
+
+
+def test_only_at_least_changes_the_request_for_a_description():
+    """A server of an earlier version reads the first two fields and ignores the others."""
+    core, usual = ClientCore(), {"job": str(JobID.from_name("job")), "state": "value"}
+    for consistency in (newest(), exactly(4)):
+        call = next(core.describe("job", "value", consistency=consistency, deadline=2))
+        assert (call.header, call.timeout) == (to_header(usual), 15)
+    call = next(core.request_state(a_get(consistency=at_least(4))))
+    assert call.header == to_header(usual | {"consistency": ["at_least", 4], "deadline": 2.0})
+    assert call.timeout == 2 + PATIENCE
 
 
 def test_what_a_state_is_is_asked_for_once(described):

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -78,6 +79,34 @@ def test_two_halves_answer_as_one_from_any_of_the_servers(bench, books, leader):
         rows = client.scan("bank", "balance").to_table().to_pylist()
         assert {row["key"]: row["value"] for row in rows} == books.accounts and len(rows) == len(KEYS)
         assert client.scan("bank", "balance", where=[("key", "==", KEYS[7])]).to_table().num_rows == 1
+
+
+@pytest.mark.parametrize("ask", [0, 1, 2])
+def test_at_least_waits_for_the_first_checkpoint_at_any_of_several_servers(tmp_path, bench, ask):
+    books = Books(bank(tmp_path))
+    leader = bench.server(books.job)
+    address = leader.get_server_address()
+    servers = [leader, *(bench.server(books.job, share=share_of(part, 2), leader=address) for part in range(2))]
+    client = bench.client(servers[ask])
+    with ThreadPoolExecutor() as pool:
+        answer = pool.submit(client.get_many, "bank", "balance", KEYS, consistency=at_least(1), deadline=60)
+        scan = pool.submit(lambda: client.scan("bank", "balance", consistency=at_least(1), deadline=60).to_table())
+        replica = servers[ask].follower(books.job.job_id).replica
+        until(lambda: answer.done() or scan.done() or len(replica._waiting) == 2)
+        books.write()
+        assert answer.result(60).as_dict() == books.accounts
+        assert scan.result(60).num_rows == len(KEYS)
+
+
+def test_at_least_waits_until_another_server_has_registered_a_first_checkpoint(bench, books, leader):
+    client = bench.client(leader)
+    with ThreadPoolExecutor() as pool:
+        answer = pool.submit(client.get_many, "bank", "balance", KEYS, consistency=at_least(1), deadline=60)
+        scan = pool.submit(lambda: client.scan("bank", "balance", consistency=at_least(1), deadline=60).to_table())
+        time.sleep(0.2)
+        bench.server(books.job, leader=leader.get_server_address())
+        assert answer.result(60).as_dict() == books.accounts
+        assert scan.result(60).num_rows == len(KEYS)
 
 
 def test_entries_of_maps_and_namespaces_are_answered_by_several_servers_as_by_one(tmp_path, bench):

@@ -290,13 +290,29 @@ class ClientCore:
         job = str(job_id_of(job_id))
         return _scan_call(ScanRequest(job, name, consistency, checked_deadline(deadline), hold=seconds))
 
-    def describe(self, job_id: JobID | str, name: str) -> Conversation[StateDescription]:
+    def describe(
+        self,
+        job_id: JobID | str,
+        name: str,
+        *,
+        consistency: Consistency = NEWEST,
+        deadline: float = DEFAULT_DEADLINE,
+    ) -> Conversation[StateDescription]:
         """Return the description of a state: its kind and its types.
+
+        Args:
+            job_id: The job: its id, or its name.
+            name: The name under which the state is queryable.
+            consistency: `at_least(n)` waits for this checkpoint if no checkpoint has the state yet; `newest()` and
+                `exactly(n)` do not wait.
+            deadline: Seconds that `at_least` waits, at most 600.
 
         Raises:
             UnknownJobError, UnknownLocationError, UnknownKvStateLocationError: There is no such job or state.
+            QueryTimeoutError: The checkpoint did not complete before the deadline.
         """
-        return _described((yield from _sent(_description_request(job_id_of(job_id), name))))[0]
+        call = _description_request(job_id_of(job_id), name, consistency, checked_deadline(deadline))
+        return _described((yield from _sent(call)))[0]
 
     def states(self, job_id: JobID | str) -> Conversation[list[StateDescription]]:
         """Return the queryable states of a job that the server serves.
@@ -348,15 +364,12 @@ class ClientCore:
         return (yield from _sent(_get(client_request, renewed))), renewed
 
     def _describe(self, client_request: ClientRequest) -> Conversation[StateDescription]:
-        call = _description_request(client_request.job_id, client_request.state)
-        consistency = client_request.consistency
-        if consistency.kind is ConsistencyKind.AT_LEAST:  # the state may come with this checkpoint
-            fields = fields_of(call.header) | {
-                "consistency": consistency.to_json(),
-                "deadline": client_request.deadline,
-            }
-            call = call._replace(header=to_header(fields), timeout=client_request.deadline + PATIENCE)
-        what = _described((yield from _sent(call)))[0]
+        what = yield from self.describe(
+            client_request.job_id,
+            client_request.state,
+            consistency=client_request.consistency,
+            deadline=client_request.deadline,
+        )
         self._known[client_request.job_id, client_request.state] = what
         return what
 
@@ -564,9 +577,14 @@ def _get(client_request: ClientRequest, what: StateDescription) -> ServerCall:
     return ServerCall(FrameType.GET, header, body, client_request.deadline + PATIENCE)
 
 
-def _description_request(job_id: JobID, state: str | None) -> ServerCall:
-    fields = {"job": str(job_id)} if state is None else {"job": str(job_id), "state": state}
-    return ServerCall(FrameType.DESCRIBE, to_header(fields))
+def _description_request(
+    job_id: JobID, state: str | None, consistency: Consistency = NEWEST, deadline: float = DEFAULT_DEADLINE
+) -> ServerCall:
+    fields: dict[str, Any] = {"job": str(job_id)} if state is None else {"job": str(job_id), "state": state}
+    if consistency.kind is not ConsistencyKind.AT_LEAST:
+        return ServerCall(FrameType.DESCRIBE, to_header(fields))
+    fields |= {"consistency": consistency.to_json(), "deadline": deadline}  # the state may come with this checkpoint
+    return ServerCall(FrameType.DESCRIBE, to_header(fields), timeout=deadline + PATIENCE)
 
 
 def _described(answer: Frame) -> list[StateDescription]:

@@ -31,6 +31,7 @@ from holdfast.queryable.wire.errors import (
     UnknownJobError,
     UnknownKvStateIdError,
     UnknownKvStateKeyGroupLocationError,
+    UnknownKvStateLocationError,
     WrongStateKindError,
 )
 from holdfast.queryable.wire.frame import Frame, FrameType, Limits, encode, to_header
@@ -372,7 +373,7 @@ class Router:
     async def _get_with_retry(self, request: GetRequest, frame: Frame, *, is_recorded: bool = True) -> bytes:
         """Retry once with a new location after an error where that may help."""
         if request.consistency.kind is ConsistencyKind.AT_LEAST and request.job in self._local.followers:
-            await self._local.view(replace(request, waits=True))
+            await self._wait_for_checkpoint(request)
         avoided: set[Address] = set()
         try:
             answer = await self._get(request, frame, avoided, force=False)
@@ -381,6 +382,27 @@ class Router:
         if is_recorded:
             self.high_water_marks.record(request.job, _decode(answer).fields())
         return answer
+
+    async def _wait_for_checkpoint(self, request: GetRequest | ScanRequest) -> None:
+        """Wait for the checkpoint of `at_least`, and until a server has registered the state that this one sees in it.
+
+        Servers register a state after they have loaded its first checkpoint.
+
+        Raises:
+            QueryTimeoutError: The checkpoint did not complete before the deadline.
+        """
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + request.deadline
+        view = await self._local.view(replace(request, waits=True))
+        while self._is_new_to_clients(request) and request.state in view.states and loop.time() < ends:
+            with suppress(UnknownKvStateLocationError):
+                await self._locations.locate(request.job, request.state)
+                return
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    def _is_new_to_clients(self, request: GetRequest | ScanRequest) -> bool:
+        """Return whether no answer was from the requested checkpoint or a later one."""
+        return request.consistency.checkpoint_id > self.high_water_marks.of(request.job)
 
     async def _get(self, request: GetRequest, frame: Frame, avoided: set[Address], *, force: bool) -> bytes:
         location = await self._locations.locate(request.job, request.state, force=force)
@@ -499,6 +521,9 @@ class Router:
 
     async def _scan(self, request: ScanRequest, number: int) -> AsyncGenerator[bytes]:
         """Yield the frames of a scan, server after server, all from one checkpoint."""
+        is_at_least = request.consistency.kind is ConsistencyKind.AT_LEAST
+        if is_at_least and request.job in self._local.followers and self._is_new_to_clients(request):
+            await self._wait_for_checkpoint(request)
         location = await self._locations.locate(request.job, request.state)
         asked = request.key_groups or KeyGroupRange(0, location.num_key_groups - 1)
         if asked.end >= location.num_key_groups:

@@ -11,7 +11,7 @@
      │   ├ WrongStateKindError                      the state is of another kind than the request needs
      │   └ LimitExceededError                       too large, too many keys, too many requests in flight
      ├ UnknownLocationError                         the location of the state is unknown: not ready, or no such job
-     ├ UnknownKvStateLocationError                  the job has no queryable state of this name
+     ├ UnknownKvStateLocationError                  the job has no queryable state of this name, or no checkpoint yet
      ├ UnknownJobError                              no such job
      ├ CheckpointNotAvailableError                  the requested checkpoint is not retained, or never completed
      ├ QueryTimeoutError                            the deadline passed before the answer
@@ -68,7 +68,7 @@ class UnknownLocationError(QueryError):
 
 
 class UnknownKvStateLocationError(QueryError):
-    """The job has no queryable state of this name."""
+    """The job has no queryable state of this name, or no checkpoint yet."""
 
 
 class UnknownJobError(QueryError):
