@@ -98,6 +98,17 @@ def test_at_least_waits_for_the_first_checkpoint_at_any_of_several_servers(tmp_p
         assert scan.result(60).num_rows == len(KEYS)
 
 
+def test_at_least_waits_until_all_servers_have_registered_a_first_checkpoint(bench, books, leader):
+    client, address = bench.client(leader), leader.get_server_address()
+    bench.server(books.job, share=share_of(0, 2), leader=address)
+    until(lambda: servers_known(leader, books))
+    with ThreadPoolExecutor() as pool:
+        answer = pool.submit(client.get_many, "bank", "balance", KEYS, consistency=at_least(1), deadline=60)
+        time.sleep(0.2)
+        bench.server(books.job, share=share_of(1, 2), leader=address)
+        assert answer.result(60).as_dict() == books.accounts
+
+
 def test_at_least_waits_until_another_server_has_registered_a_first_checkpoint(bench, books, leader):
     client = bench.client(leader)
     with ThreadPoolExecutor() as pool:
@@ -373,12 +384,14 @@ def test_replicas_come_and_go_and_no_read_fails(bench, books, leader):
             except Exception as error:
                 failures.append(repr(error))
 
-    def scanned(client, is_first=True):
+    def scanned(client, servers_to_lose=4):
         try:
             with client.scan("bank", "balance") as scan:
                 rows = {row["key"]: row["value"] for row in scan.to_table().to_pylist()}
         except QueryConnectionError:  # a server was lost in the middle of its rows
-            return scanned(client, False) if is_first else failures.append("two scans in a row were cut off")
+            if not servers_to_lose:
+                return failures.append("more scans in a row were cut off than servers were lost")
+            return scanned(client, servers_to_lose - 1)
         assert rows == books.of[scan.origin.checkpoint_id][1]
         return None
 

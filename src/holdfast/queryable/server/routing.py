@@ -384,9 +384,10 @@ class Router:
         return answer
 
     async def _wait_for_checkpoint(self, request: GetRequest | ScanRequest) -> None:
-        """Wait for the checkpoint of `at_least`, and until a server has registered the state that this one sees in it.
+        """Wait for the checkpoint of `at_least`, and until other servers have registered the state.
 
-        Servers register a state after they have loaded its first checkpoint.
+        Servers register a state after they have loaded its first checkpoint. If there was an answer before, a key group
+        that nobody serves is one whose server is gone, and does not delay the others.
 
         Raises:
             QueryTimeoutError: The checkpoint did not complete before the deadline.
@@ -394,10 +395,14 @@ class Router:
         loop = asyncio.get_running_loop()
         ends = loop.time() + request.deadline
         view = await self._local.view(replace(request, waits=True))
+        is_repeated = False
         while self._is_new_to_clients(request) and request.state in view.states and loop.time() < ends:
             with suppress(UnknownKvStateLocationError):
-                await self._locations.locate(request.job, request.state)
-                return
+                location = await self._locations.locate(request.job, request.state, force=is_repeated)
+                is_whole = location.get_num_registered_key_groups() == location.num_key_groups
+                if is_whole or self.high_water_marks.of(request.job):
+                    return
+            is_repeated = True
             await asyncio.sleep(_PAUSE_SECONDS)
 
     def _is_new_to_clients(self, request: GetRequest | ScanRequest) -> bool:
