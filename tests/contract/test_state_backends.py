@@ -78,6 +78,7 @@ class TestColumnarWithLargeMaps(StateBackendContract):
 def check_at_every_release(patch: pytest.MonkeyPatch) -> None:
     """Look for keys, namespaces and entries that have come and gone as often as possible."""
     forget = LoadedState.forget_undone_changes
+    # It says that no change is left, so that the next check comes at once.
     patch.setattr(LoadedState, "forget_undone_changes", lambda store: forget(store) * 0)
     patch.setattr(keyed_backend, "_ELEMENTS_BETWEEN_CHECKS", 0)
     patch.setattr(columns, "_CELLS_BETWEEN_CHECKS", 0)

@@ -95,16 +95,6 @@ class LocalStates:
         state = newest.states.get(name) if newest is not None else None
         return state is not None and state.is_whole
 
-    def may_come(self, request: GetRequest | ScanRequest) -> bool:
-        """Return whether a request waits for a checkpoint with which its state may come: the job has it not yet."""
-        follower = self.followers.get(request.job)
-        if follower is None or request.consistency.kind is not ConsistencyKind.AT_LEAST:
-            return False
-        newest = follower.replica.newest
-        return newest is None or (
-            request.state not in newest.states and newest.checkpoint_id < request.consistency.checkpoint_id
-        )
-
     def current_view(self, request: GetRequest | ScanRequest) -> CheckpointView | None:
         """Return the checkpoint to answer from, None if the request has to wait for it.
 
@@ -372,7 +362,7 @@ class Router:
 
     async def _get_with_retry(self, request: GetRequest, frame: Frame, *, is_recorded: bool = True) -> bytes:
         """Retry once with a new location after an error where that may help."""
-        if request.consistency.kind is ConsistencyKind.AT_LEAST and request.job in self._local.followers:
+        if self._waits_here(request):
             await self._wait_for_checkpoint(request)
         avoided: set[Address] = set()
         try:
@@ -405,6 +395,9 @@ class Router:
             is_repeated = True
             await asyncio.sleep(_PAUSE_SECONDS)
 
+    def _waits_here(self, request: GetRequest | ScanRequest) -> bool:
+        return request.consistency.kind is ConsistencyKind.AT_LEAST and request.job in self._local.followers
+
     def _is_new_to_clients(self, request: GetRequest | ScanRequest) -> bool:
         """Return whether no answer was from the requested checkpoint or a later one."""
         return request.consistency.checkpoint_id > self.high_water_marks.of(request.job)
@@ -423,7 +416,7 @@ class Router:
         self, request: GetRequest, frame: Frame, parts: Sequence[RequestPart], avoided: set[Address]
     ) -> bytes:
         """Get all values from one checkpoint: the first server chooses it, the others wait until they have it."""
-        description = await self.describe(request.job, request.state)
+        description = await self.describe(request)
         pieces = [_subrequest(request, frame, part, description) for part in parts]
         first = _decode(await self._get_from(*pieces[0], parts[0].placement, avoided))
         chosen = exactly(first.fields()["checkpoint_id"])
@@ -483,8 +476,15 @@ class Router:
             raise
         return encode(FrameType.RESULT, frame.request, answer.header, answer.body)
 
-    async def describe(self, job: str, name: str) -> StateDescription:
-        """Return the description of a state, from this server or another."""
+    async def describe(self, request: GetRequest) -> StateDescription:
+        """Return the description of a state, from this server or another, after the checkpoint of `at_least`.
+
+        Raises:
+            QueryTimeoutError: The checkpoint did not complete before the deadline.
+        """
+        if self._waits_here(request):
+            await self._local.view(request)
+        job, name = request.job, request.state
         follower = self._local.followers.get(job)
         newest = follower.replica.newest if follower is not None else None
         if newest is not None and name in newest.states:
@@ -526,8 +526,7 @@ class Router:
 
     async def _scan(self, request: ScanRequest, number: int) -> AsyncGenerator[bytes]:
         """Yield the frames of a scan, server after server, all from one checkpoint."""
-        is_at_least = request.consistency.kind is ConsistencyKind.AT_LEAST
-        if is_at_least and request.job in self._local.followers and self._is_new_to_clients(request):
+        if self._waits_here(request) and self._is_new_to_clients(request):
             await self._wait_for_checkpoint(request)
         location = await self._locations.locate(request.job, request.state)
         asked = request.key_groups or KeyGroupRange(0, location.num_key_groups - 1)

@@ -15,8 +15,7 @@ import asyncio
 import re
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
-from functools import partial
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterable
 from typing import Any, Final, Self, TypeVar
 
 from holdfast.errors import ConfigurationError, StateError
@@ -187,14 +186,12 @@ class QueryService:
             return _result(frame, {})
         raise ProtocolError(f"A message of type {kind} is not a request.")
 
-    def _get(self, frame: Frame, connection: ServerConnection) -> bytes | Awaitable[bytes]:
+    def _get(self, frame: Frame, connection: ServerConnection) -> Answer:
         request = GetRequest.parse(frame)
         self._limits.check_keys(request.count)
         if request.kv_state_id is None:  # from a client; another proxy names the registration that it has chosen
             if not self._local.serves_all(request.job, request.state):
                 _checked_job(request.job)
-                if self._local.may_come(request):
-                    return self._after_checkpoint(request, partial(self._get, frame, connection))
                 return self._router.get(request, frame)
             # Earlier requests may have been answered by a server that was ahead of this one.
             raised = self._router.high_water_marks.at_least_shown(request)
@@ -213,7 +210,7 @@ class QueryService:
         await connection.wait_for_room(frame)  # many requests may have waited for the same checkpoint
         return self._local.get(request, bytes(frame.body), view, frame.request)
 
-    def _scan(self, frame: Frame) -> AsyncIterator[bytes]:
+    def _scan(self, frame: Frame) -> Answer:
         request = ScanRequest.parse(frame)
         _checked_job(request.job)
         if request.is_local:
@@ -222,21 +219,9 @@ class QueryService:
             raised = self._router.high_water_marks.at_least_shown(request)
             if raised is request or self._local.current_view(raised) is not None:
                 return self._local.scan(raised, frame.request)
-        elif self._local.may_come(request):
-            return self._scan_after_checkpoint(request, frame)
         return self._router.scan(request, frame.request)
 
-    async def _scan_after_checkpoint(self, request: ScanRequest, frame: Frame) -> AsyncIterator[bytes]:
-        await self._local.view(request)
-        async for part in self._scan(frame):
-            yield part
-
-    async def _after_checkpoint(self, request: GetRequest, answer: Callable[[], bytes | Awaitable[bytes]]) -> bytes:
-        await self._local.view(request)
-        found = answer()
-        return found if isinstance(found, bytes) else await found
-
-    def _describe(self, frame: Frame) -> bytes | Awaitable[bytes]:
+    def _describe(self, frame: Frame) -> Answer:
         fields = frame.fields()
         job = _checked_job(parse_text(fields, "job"))
         follower = self._local.followers.get(job)
@@ -251,12 +236,10 @@ class QueryService:
             description = self._local.state(newest, name).description
             return _result(frame, newest.identity | {"states": [description.to_json()]})
         request = GetRequest(job, name, 1, Consistency.from_json(fields.get("consistency")), parse_deadline(fields))
-        if self._local.may_come(request):
-            return self._after_checkpoint(request, partial(self._describe, frame))
-        return self._describe_elsewhere(job, name, frame)
+        return self._describe_later(request, frame)
 
-    async def _describe_elsewhere(self, job: str, name: str, frame: Frame) -> bytes:
-        description = await self._router.describe(job, name)
+    async def _describe_later(self, request: GetRequest, frame: Frame) -> bytes:
+        description = await self._router.describe(request)
         return _result(frame, {"states": [description.to_json()]})
 
     def _locate(self, frame: Frame) -> bytes:
