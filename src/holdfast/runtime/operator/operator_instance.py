@@ -49,13 +49,14 @@ _OF_TWO = {
 }
 
 
-def user_error(error: Exception, uid: str, key: Any, epoch: int, doing: str) -> UserFunctionError:
+def user_error(error: Exception, uid: str, key: Any, epoch: int | None, doing: str) -> UserFunctionError:
     """Return the error for a user function that raised: operator, key and epoch first, the traceback last.
 
     A debugger that listens gets the error first.
     """
     debugger.post_mortem(error)
     where = "" if key is None else f" for key {short_repr(key)}"
+    when = "" if epoch is None else f" in epoch {epoch}"
     local = _locals_of_caller(error)
     wrong = isinstance(error, TypeError) and "emitted" in local and ends_in_holdfast(error)
     reason = _wrong_return(local) if wrong else one_line(error)
@@ -64,7 +65,7 @@ def user_error(error: Exception, uid: str, key: Any, epoch: int, doing: str) -> 
         uid,
         key,
         epoch,
-        f"operator {uid!r} failed while {doing}{where} in epoch {epoch}: {reason}",
+        f"operator {uid!r} failed while {doing}{where}{when}: {reason}",
         details=("" if element is None else f"  element: {element}\n") + user_traceback(error),
         is_final=wrong or _is_final(error),
     )

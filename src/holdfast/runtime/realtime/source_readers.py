@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pyarrow as pa
 
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.kernel.secret import get_logger
 from holdfast.runtime.function.source import SourceReader, SourceSplit, SplitSource, plain_copy
 from holdfast.runtime.graph.plan import SourcePlan
+from holdfast.runtime.operator.operator_instance import user_error
 from holdfast.types.arrow import elements_to_batch
 
 logger = get_logger(__name__)
@@ -60,12 +61,32 @@ class SourceReaders:
         """Read these splits too, by uid of their source."""
         for uid, splits in assigned.items():
             if uid not in self._readers:
-                self._readers[uid] = self._sources[uid].create_reader(self._task)
+                with self._named(uid, "creating its reader"):
+                    self._readers[uid] = self._sources[uid].create_reader(self._task)
                 self._readers[uid].at_once = self._at_once
                 self._readers[uid].separates_splits = uid in self._separated
                 self._turns.append(uid)
             self._assigned.setdefault(uid, set()).update(split.split_id for split in splits)
-            self._readers[uid].add_splits(splits)
+            with self._named(uid, "adding splits"):
+                self._readers[uid].add_splits(splits)
+
+    @contextmanager
+    def _named(self, uid: str, doing: str) -> Iterator[None]:
+        """Name the input in an exception of a reader of the program; those of Spark and clients have classes of errors.
+
+        Raises:
+            UserFunctionError: The reader raised.
+        """
+        try:
+            yield
+        except HoldfastError:
+            raise
+        except Exception as error:
+            if type(self._sources[uid]).__module__.startswith("holdfast."):
+                raise
+            failure = user_error(error, uid, None, None, doing)
+            failure.is_final = False  # a server may answer otherwise next time
+            raise failure from error
 
     def limit(self, at_once: int) -> None:
         """Set the number of elements that a poll should return at most."""
@@ -85,8 +106,11 @@ class SourceReaders:
 
     def seconds_to_next(self) -> float | None:
         """Return the seconds after which a poll may return elements; None if only a poll finds out."""
-        read = [reader for uid, reader in self._readers.items() if uid not in self.paused]
-        known = [reader.seconds_to_next for reader in read if reader.has_splits]
+        known = []
+        for uid, reader in self._readers.items():
+            if uid not in self.paused and self.has_splits_of(uid):
+                with self._named(uid, "saying when it has elements"):
+                    known.append(reader.seconds_to_next)
         seconds = [one for one in known if one is not None]
         return min(seconds, default=math.inf) if len(seconds) == len(known) else None
 
@@ -101,9 +125,10 @@ class SourceReaders:
             self._turns.append(uid)
             self._polled += 1
             if uid not in self.paused:
-                found = self._readers[uid].poll()
-                if found is not None and len(found):
+                with self._named(uid, "reading"):
+                    found = self._readers[uid].poll()
                     self.polled_split = self._readers[uid].polled_split
+                if found is not None and len(found):
                     if isinstance(found, pa.RecordBatch):
                         return uid, found
                     return uid, elements_to_batch(found, self._types[uid], uid)
@@ -115,7 +140,11 @@ class SourceReaders:
         if 0 < self._polled < len(self._turns):
             return True
         self._polled = 0
-        return any(reader.has_fetched for uid, reader in self._readers.items() if uid not in self.paused)
+        for uid, reader in self._readers.items():
+            with self._named(uid, "saying whether it has elements"):
+                if uid not in self.paused and reader.has_fetched:
+                    return True
+        return False
 
     def snapshot(self, barrier: int) -> dict[str, dict[str, Any]]:
         """Return the state of each split behind the last polled element, by uid and id.
@@ -128,7 +157,9 @@ class SourceReaders:
         """
         result: dict[str, dict[str, Any]] = {}
         for uid, reader in self._readers.items():
-            states = plain_copy(dict(reader.snapshot()), f"the reader of input {uid!r} returned states of its splits")
+            with self._named(uid, "returning the states of its splits"):
+                states = dict(reader.snapshot())
+            states = plain_copy(states, f"the reader of input {uid!r} returned states of its splits")
             unknown = sorted(states.keys() - self._assigned[uid])
             if unknown:
                 raise ConfigurationError(
@@ -163,17 +194,19 @@ class SourceReaders:
     def ended_splits(self, uid: str) -> Collection[str]:
         """Return the splits of a source from which no element follows; see `SourceReader.ended_splits`."""
         reader = self._readers.get(uid)
-        return () if reader is None else reader.ended_splits
+        with self._named(uid, "returning the splits that have ended"):
+            return () if reader is None else reader.ended_splits
 
     def has_splits_of(self, uid: str) -> bool:
         """Return whether a split of a source is not read to its end."""
         reader = self._readers.get(uid)
-        return reader is not None and reader.has_splits
+        with self._named(uid, "saying whether it has splits"):
+            return reader is not None and reader.has_splits
 
     @property
     def has_splits(self) -> bool:
         """Whether a split is not read to its end."""
-        return any(reader.has_splits for reader in self._readers.values())
+        return any(map(self.has_splits_of, self._readers))
 
     def close(self) -> None:
         """Close all readers. Never raises."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.common import WatermarkStrategy
 from holdfast.datastream.connectors.base import RealTimeSource, SourceReader, SourceSplit, SplitEnumerator
-from holdfast.errors import ConfigurationError, JobExecutionError
+from holdfast.errors import ConfigurationError, JobExecutionError, UserFunctionError
 from holdfast.runtime.function.bounded_sources import SequentialReader
 from holdfast.runtime.function.source import BoundedEnumerator
 from holdfast.runtime.job.control import JobStatus
@@ -29,10 +29,10 @@ LEFT: dict[str, int] = {}
 """How often each method still raises."""
 
 
-def raise_if_told(method: str) -> None:
+def raise_if_told(method: str, kind: type[Exception] = RuntimeError) -> None:
     if LEFT.get(method, 0) > 0:
         LEFT[method] -= 1
-        raise RuntimeError(f"the gateway has no {method}")
+        raise kind(f"the gateway has no {method}")
 
 
 class Enumerator(SplitEnumerator):
@@ -75,9 +75,45 @@ class Enumerator(SplitEnumerator):
 
 
 class Reader(SequentialReader):
+    def add_splits(self, splits: Sequence[SourceSplit]) -> None:
+        raise_if_told("add_splits")
+        super().add_splits(splits)
+
+    has_paused = False
+
+    def poll(self) -> Any:
+        raise_if_told("poll")
+        raise_if_told(WRONG_ANSWER, TypeError)
+        self.has_paused = not self.has_paused
+        return None if self.has_paused else super().poll()
+
     def read(self, split_id: str, state: Any) -> tuple[Sequence[Any], Any]:
         time.sleep(0.1)  # some checkpoints complete before the end
         return [f"{split_id}{state}"], state + 1 if state < 2 else None
+
+    def snapshot(self) -> Mapping[str, Any]:
+        raise_if_told("snapshot of reader")
+        return super().snapshot()
+
+    @property
+    def has_splits(self) -> bool:
+        raise_if_told("has_splits")
+        return super().has_splits
+
+    @property
+    def ended_splits(self) -> Collection[str]:
+        raise_if_told("ended_splits")
+        return super().ended_splits
+
+    @property
+    def seconds_to_next(self) -> float | None:
+        raise_if_told("seconds_to_next")
+        return super().seconds_to_next
+
+    @property
+    def has_fetched(self) -> bool:
+        raise_if_told("has_fetched")
+        return super().has_fetched
 
 
 class Gateway(RealTimeSource):
@@ -86,6 +122,7 @@ class Gateway(RealTimeSource):
         return Enumerator(position)
 
     def create_reader(self, task: int) -> SourceReader:
+        raise_if_told("create_reader")
         return Reader()
 
     def element_type(self) -> Any:
@@ -104,19 +141,31 @@ METHODS = [
     "snapshot",
     "split_finished",
 ]
+OF_READERS = [
+    "create_reader",
+    "add_splits",
+    "poll",
+    "snapshot of reader",
+    "has_splits",
+    "ended_splits",
+    "seconds_to_next",
+    "has_fetched",
+]
+WRONG_ANSWER = "list in its answer"
 
 
 def run(tmp_path: Path, found: Rows, **options: str) -> None:
     program = RealTimeProgram()
-    stream = program.from_source(Gateway(), WatermarkStrategy.no_watermarks(), "gateway").uid("gateway")
+    times = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda _, __: 1).per_partition()
+    stream = program.from_source(Gateway(), times, "gateway").uid("gateway")
     stream.for_each_epoch(found.write).uid("out")
     JobClient(
         program.master(tmp_path, {**RESTARTS, "execution.checkpointing.interval": "50 ms", **options})
     ).await_termination()
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_an_enumerator_that_raises_once_restarts_the_job(tmp_path: Path, method: str) -> None:
+@pytest.mark.parametrize("method", [*METHODS, *OF_READERS, WRONG_ANSWER])
+def test_a_method_that_raises_once_restarts_the_job(tmp_path: Path, method: str) -> None:
     LEFT.clear()
     LEFT[method] = 1
     found = Rows()
@@ -135,6 +184,19 @@ def test_one_that_always_raises_ends_the_job_and_is_named(tmp_path: Path, method
     assert isinstance(cause, EngineError)
     assert str(cause).startswith("the enumerator of input 'gateway' failed while it ")
     assert str(cause).endswith(f": RuntimeError: the gateway has no {method}")
+
+
+@pytest.mark.parametrize("method", OF_READERS)
+def test_a_reader_that_always_raises_ends_the_job_and_is_named(tmp_path: Path, method: str) -> None:
+    LEFT.clear()
+    LEFT[method] = 1000
+    with pytest.raises(JobExecutionError) as failed:
+        run(tmp_path, Rows(), **{"restart-strategy.fixed-delay.attempts": "2"})
+    cause = failed.value.__cause__
+    assert isinstance(cause, UserFunctionError)
+    assert cause.headline.startswith("operator 'gateway' failed while ")
+    assert cause.headline.endswith(f": RuntimeError: the gateway has no {method}")
+    assert "raise_if_told" in cause.details
 
 
 def test_one_that_does_not_return_splits_ends_the_job_and_is_named(tmp_path: Path) -> None:
