@@ -34,7 +34,8 @@ from holdfast.runtime.graph.source_positions import (
     stored_static,
 )
 from holdfast.runtime.graph.stream_graph import FrameTransformNode, SourceNode, input_of
-from holdfast.runtime.job.engine import EngineError
+from holdfast.runtime.job.engine import EngineError, EngineUnavailableError
+from holdfast.storage.file_system import PATH_ERRORS
 
 logger = get_logger(__name__)
 
@@ -224,7 +225,8 @@ def _named(uid: str, doing: str) -> Iterator[None]:
     except HoldfastError:
         raise
     except Exception as error:
-        raise EngineError(
+        is_away = isinstance(error, OSError) and not isinstance(error, PATH_ERRORS)
+        raise (EngineUnavailableError if is_away else EngineError)(
             f"the enumerator of input {uid!r} failed while it {doing}: {type(error).__name__}: {error}"
         ) from error
 

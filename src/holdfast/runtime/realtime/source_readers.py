@@ -9,11 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.errors import ConfigurationError, HoldfastError, StorageError
 from holdfast.kernel.secret import get_logger
 from holdfast.runtime.function.source import SourceReader, SourceSplit, SplitSource, plain_copy
 from holdfast.runtime.graph.plan import SourcePlan
 from holdfast.runtime.operator.operator_instance import user_error
+from holdfast.storage.file_system import PATH_ERRORS
 from holdfast.types.arrow import elements_to_batch
 
 logger = get_logger(__name__)
@@ -75,7 +76,8 @@ class SourceReaders:
         """Name the input in an exception of a reader of the program; those of Spark and clients have classes of errors.
 
         Raises:
-            UserFunctionError: The reader raised.
+            StorageError: The reader raised an error of the operating system, such as a lost connection.
+            UserFunctionError: The reader raised another error.
         """
         try:
             yield
@@ -84,6 +86,10 @@ class SourceReaders:
         except Exception as error:
             if type(self._sources[uid]).__module__.startswith("holdfast."):
                 raise
+            if isinstance(error, OSError) and not isinstance(error, PATH_ERRORS):
+                raise StorageError(
+                    f"the reader of input {uid!r} failed while {doing}: {type(error).__name__}: {error}"
+                ) from error
             failure = user_error(error, uid, None, None, doing)
             failure.is_final = False  # a server may answer otherwise next time
             raise failure from error

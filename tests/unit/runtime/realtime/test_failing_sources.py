@@ -7,6 +7,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
 
 import numpy as np
 import pytest
@@ -27,12 +28,14 @@ from tests.unit.runtime.realtime.test_real_time_jobs import RESTARTS, Rows
 
 LEFT: dict[str, int] = {}
 """How often each method still raises."""
+AWAY = "a server that is away"
+"""Set in `LEFT` if what a method raises is the error of a connection."""
 
 
 def raise_if_told(method: str, kind: type[Exception] = RuntimeError) -> None:
     if LEFT.get(method, 0) > 0:
         LEFT[method] -= 1
-        raise kind(f"the gateway has no {method}")
+        raise (URLError if AWAY in LEFT else kind)(f"the gateway has no {method}")
 
 
 class Enumerator(SplitEnumerator):
@@ -170,6 +173,16 @@ def test_a_method_that_raises_once_restarts_the_job(tmp_path: Path, method: str)
     LEFT[method] = 1
     found = Rows()
     run(tmp_path, found)
+    assert sorted(row["value"] for row in found) == ["a0", "a1", "a2", "b0", "b1", "b2"]
+    assert LEFT[method] == 0
+
+
+@pytest.mark.parametrize("method", ["discover", "create_reader", "poll"])
+def test_the_job_waits_for_a_server_that_is_away(tmp_path: Path, method: str) -> None:
+    LEFT.clear()
+    LEFT.update({AWAY: 1, method: 12})
+    found = Rows()
+    run(tmp_path, found, **{"restart-strategy.fixed-delay.attempts": "20"})
     assert sorted(row["value"] for row in found) == ["a0", "a1", "a2", "b0", "b1", "b2"]
     assert LEFT[method] == 0
 
