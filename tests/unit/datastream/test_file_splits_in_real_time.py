@@ -172,6 +172,42 @@ def test_a_file_of_which_nothing_was_read_is_not_in_the_position(tmp_path: Path)
     assert job.source.to_epoch_offsets(position) == [EpochOffset(None)]
 
 
+def test_an_old_file_is_read_after_a_restart_although_a_new_one_was_read_before_it(tmp_path: Path) -> None:
+    """One of two tasks is a day behind the other, and a listing skips files of the day before."""
+    files = MemoryFiles()
+    for day in range(4):
+        write(tmp_path / str(day), str(day), time=86_400 * (day + 1))
+    job = Job(files, tmp_path, maxFileAge="1d")
+    found = job.enumerator.discover()
+    job.open.update((split.split_id, split.state) for split in found)
+    (newest,) = [split.split_id for split in found if split.split_id.endswith("/3")]
+    del job.open[newest]
+    job.enumerator.split_finished(newest)
+    again = Job(files, tmp_path, position=job.position(), maxFileAge="1d")
+    assert again.read() == ["0", "1", "2"]
+    assert Job(files, tmp_path, position=again.position(), maxFileAge="1d").read() == []
+
+
+def test_an_old_file_is_read_after_a_restart_although_a_new_one_is_empty(tmp_path: Path) -> None:
+    files = MemoryFiles()
+    write(tmp_path / "old", "0", time=86_400)
+    write(tmp_path / "new", time=86_400 * 3)
+    job = Job(files, tmp_path, maxFileAge="1d")
+    job.open.update((split.split_id, split.state) for split in job.enumerator.discover())
+    assert Job(files, tmp_path, position=job.position(), maxFileAge="1d").read() == ["0"]
+
+
+def test_all_files_are_read_newest_first_in_portions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.datastream.connectors.file_system.file_split_source._MOST_OPEN", 2)
+    files = MemoryFiles()
+    for day in range(6):
+        write(tmp_path / str(day), str(day), time=86_400 * (day + 1))
+    job = Job(files, tmp_path, maxFileAge="1d", latestFirst="true")
+    assert [job.read(), job.read()] == [["5", "4"], ["3", "2"]]
+    again = Job(files, tmp_path, position=job.position(), maxFileAge="1d", latestFirst="true")
+    assert again.read() == ["1", "0"]
+
+
 def test_paths_have_logs_of_their_own(tmp_path: Path) -> None:
     files = MemoryFiles()
     one, other = tmp_path / "one", tmp_path / "other"

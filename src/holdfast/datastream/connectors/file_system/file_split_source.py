@@ -124,7 +124,8 @@ class _FileEnumerator(SplitEnumerator):
 
         {"paths": [{"offset": {"logOffset": 7}, "files": {"7": {...}}}], "partial": [[0, [["/data/a", ...], ...]]]}
 
-    `partial` has the unread splits of files that were read in part, with the number of their path.
+    `partial` has the unread splits of files that were read in part, with the number of their path. It also has those of
+    files that no listing would find again, because a file that is newer by `maxFileAge` was read before them.
     """
 
     def __init__(self, source: FileSplitSource, position: Any, tasks: int) -> None:
@@ -143,6 +144,7 @@ class _FileEnumerator(SplitEnumerator):
         read = [log.read_files() for log in self._logs]
         self._known = [{file.path for file in own} for own in read]
         self._newest = [max((file.time for file in own), default=None) for own in read]
+        self._newest_read = list(self._newest)
         self._undiscovered = [] if position is None else self._restored(position["partial"])
 
     def _restored(self, partial: Iterable[Any]) -> list[SourceSplit]:
@@ -184,7 +186,7 @@ class _FileEnumerator(SplitEnumerator):
                 if unread:
                     self._open[place, file.path] = _OpenFile(file, unread)
                 else:
-                    self._read[place].append(listed)
+                    self._mark_read(place, listed)
             self._known[place].add(file.path)
             self._newest[place] = max(listed.time, self._newest[place] or listed.time)
             found += [SourceSplit(split_id, split) for split_id, split in unread.items()]
@@ -193,7 +195,9 @@ class _FileEnumerator(SplitEnumerator):
     def _listed(self, place: int) -> Iterable[ListedFile]:
         path = self._source.paths[place]
         listing = self._pending.listed if local_path(path) is not None else self._pending.listed_remote
-        found = listing(place, self._newest[place], self._known[place])
+        # The newest file may be the first of many that do not fit into one listing.
+        newest = None if self._newest_first else self._newest[place]
+        found = listing(place, newest, self._known[place])
         if found is None:
             raise ConfigurationError(
                 f"FileSource cannot list {path!r} in real time, because it is a glob that only Spark knows: give "
@@ -210,12 +214,21 @@ class _FileEnumerator(SplitEnumerator):
             one.is_begun = True
             if not one.unread:
                 del self._open[place, path]
-                self._read[place].append(ListedFile(path, one.file.time, one.file.length))
+                self._mark_read(place, ListedFile(path, one.file.time, one.file.length))
+
+    def _mark_read(self, place: int, file: ListedFile) -> None:
+        self._read[place].append(file)
+        self._newest_read[place] = max(file.time, self._newest_read[place] or file.time)
 
     def snapshot(self, splits: Mapping[str, Any]) -> Any:
         with self._lock:
             read, self._read = self._read, {place: [] for place in self._read}
-            partial = [[key[0], list(one.unread.values())] for key, one in self._open.items() if one.is_begun]
+            oldest = [None if self._newest_first else self._pending.oldest(newest) for newest in self._newest_read]
+            partial = [
+                [place, list(one.unread.values())]
+                for (place, _), one in self._open.items()
+                if one.is_begun or one.file.time < (oldest[place] or 0)
+            ]
         for place, files in read.items():
             if files:
                 self._logs[place].append(files)

@@ -52,8 +52,7 @@ class PendingFiles:
         path = local_path(self._paths[place])
         if path is None or self._age is None or not _HADOOP_ONLY.isdisjoint(f"{path}{self._pattern or ''}"):
             return None
-        oldest = None if newest is None or self._age < 0 else newest - self._age
-        return self._files(os.path.normpath(Path(path).absolute()), oldest, known)
+        return self._files(os.path.normpath(Path(path).absolute()), self.oldest(newest), known)
 
     def listed_remote(
         self, place: int, newest: int | None, known: Collection[str] = frozenset()
@@ -62,8 +61,11 @@ class PendingFiles:
         path = self._paths[place]
         if not _GLOB.union(_HADOOP_ONLY).isdisjoint(f"{path}{self._pattern or ''}".partition("://")[2]):
             return None
-        oldest = None if newest is None or self._age is None or self._age < 0 else newest - self._age
-        return self._objects(_HADOOP_S3.sub("s3://", path, count=1), oldest, known)
+        return self._objects(_HADOOP_S3.sub("s3://", path, count=1), self.oldest(newest), known)
+
+    def oldest(self, newest: int | None) -> int | None:
+        """Return the time of the oldest file that is listed when the newest one was read; None for no limit."""
+        return None if newest is None or self._age is None or self._age < 0 else newest - self._age
 
     def _objects(self, path: str, oldest: int | None, known: Collection[str]) -> Iterator[ListedFile]:
         for entry in file_system_for(path).list(path):
