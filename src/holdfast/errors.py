@@ -35,9 +35,10 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterable
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 _LONGEST_REASON: Final = 4000
+_Error = TypeVar("_Error", bound="HoldfastError")
 
 
 class HoldfastError(Exception):
@@ -77,11 +78,12 @@ def _revive(
 def error_to_json(error: HoldfastError) -> dict[str, Any]:
     """Return an error as JSON, for a receiver that must not unpickle: without what JSON does not have.
 
-    Its class is the nearest one of this module. Other values than texts, numbers and lists of them become texts.
+    Its class is the nearest one of this module, or that `sent_as_json` knows. Other values than texts, numbers and
+    lists of them become texts.
     """
     _, (_, arguments, attributes, cause) = error.__reduce__()
     return {
-        "class": next(cls.__name__ for cls in type(error).__mro__ if cls.__module__ == __name__),
+        "class": next(cls.__name__ for cls in type(error).__mro__ if _CLASSES.get(cls.__name__) is cls),
         "arguments": _plain(arguments),
         "attributes": {name: _plain(value) for name, value in attributes.items()},
         "cause": error_to_json(cause) if isinstance(cause, HoldfastError) else cause,
@@ -495,3 +497,9 @@ JobExecutionException = JobExecutionError
 _CLASSES: Final = {
     name: value for name, value in globals().items() if isinstance(value, type) and issubclass(value, HoldfastError)
 }
+
+
+def sent_as_json(cls: type[_Error]) -> type[_Error]:
+    """Let `error_to_json` keep a class of errors. The process that receives it must have imported its module."""
+    _CLASSES[cls.__name__] = cls
+    return cls

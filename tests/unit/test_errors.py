@@ -26,6 +26,7 @@ from holdfast.errors import (
     error_from_json,
     error_to_json,
 )
+from holdfast.runtime.job.engine import EngineError, EngineUnavailableError, InputError, InputGoneError
 
 EXAMPLES = [
     UserFunctionError("count", ("a", 1), 7, "it raised"),
@@ -66,6 +67,12 @@ def test_an_error_reaches_a_process_that_must_not_unpickle(error):
     assert type(arrived) is type(error)
     assert str(arrived) == str(error)
     assert vars(arrived).keys() == vars(error).keys()
+
+
+@pytest.mark.parametrize("cls", [EngineError, InputError, InputGoneError, EngineUnavailableError])
+def test_json_keeps_the_errors_of_inputs_and_engines(cls):
+    """What the driver of a real-time job does after the failure of a task depends on them."""
+    assert type(over_a_connection(cls("the file is gone"))) is cls
 
 
 def test_json_keeps_the_nearest_class_of_ours_simple_fields_and_the_causes():

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 from holdfast.checkpoint.options import CHECKPOINT_STORAGE, CHECKPOINTS_DIRECTORY, CREATE_CHECKPOINT_SUBDIR
 from holdfast.checkpoint.pending_checkpoint import CheckpointParticipant
-from holdfast.errors import CheckpointError, ConfigurationError, HoldfastError
+from holdfast.errors import CheckpointError, ConfigurationError, HoldfastError, sent_as_json
 from holdfast.ha.checkpoint_recovery import checkpoints_directory
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.configuration import Configuration
@@ -39,18 +39,22 @@ from holdfast.storage.register import FencedRegister
 T = TypeVar("T")
 
 
+@sent_as_json
 class EngineError(HoldfastError):
     """The engine failed, and not the program."""
 
 
+@sent_as_json
 class InputError(EngineError):
     """An input cannot be read: a file is damaged, missing or not permitted."""
 
 
+@sent_as_json
 class InputGoneError(InputError):
     """Unread rows of an input are lost, and the job was not configured to go on without them."""
 
 
+@sent_as_json
 class EngineUnavailableError(EngineError):
     """A machine, a connection or a service of the engine was unavailable; its operator repairs that."""
 
