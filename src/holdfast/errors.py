@@ -23,6 +23,11 @@ A class exists only where a caller would act differently::
      ├ StorageError                     an I/O operation failed permanently
      │  ├ CheckpointDeclinedError       a sink cannot make its output durable at this checkpoint
      │  └ UnsharedStorageError          a worker does not see what the driver wrote
+     ├ EngineError                      Spark failed, and not the program
+     │  ├ InputError                    an input cannot be read: damaged, missing or not permitted
+     │  │  └ InputGoneError             unread rows of an input are lost
+     │  ├ EngineUnavailableError        a host, a connection or a service is unavailable: wait or repair it
+     │  └ EngineLostError               only a new process can go on
      ├ InconsistentEpochError           acknowledgements of an epoch disagree: run the epoch again
      └ JobExecutionError                a job ended FAILED
 
@@ -35,10 +40,9 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterable
 from enum import Enum
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 _LONGEST_REASON: Final = 4000
-_Error = TypeVar("_Error", bound="HoldfastError")
 
 
 class HoldfastError(Exception):
@@ -78,12 +82,11 @@ def _revive(
 def error_to_json(error: HoldfastError) -> dict[str, Any]:
     """Return an error as JSON, for a receiver that must not unpickle: without what JSON does not have.
 
-    Its class is the nearest one of this module, or that `sent_as_json` knows. Other values than texts, numbers and
-    lists of them become texts.
+    Its class is the nearest one of this module. Other values than texts, numbers and lists of them become texts.
     """
     _, (_, arguments, attributes, cause) = error.__reduce__()
     return {
-        "class": next(cls.__name__ for cls in type(error).__mro__ if _CLASSES.get(cls.__name__) is cls),
+        "class": next(cls.__name__ for cls in type(error).__mro__ if cls.__module__ == __name__),
         "arguments": _plain(arguments),
         "attributes": {name: _plain(value) for name, value in attributes.items()},
         "cause": error_to_json(cause) if isinstance(cause, HoldfastError) else cause,
@@ -462,6 +465,26 @@ class UnsharedStorageError(StorageError):
     """A worker does not see a file that the driver wrote in the checkpoint directory."""
 
 
+class EngineError(HoldfastError):
+    """The engine failed, and not the program."""
+
+
+class InputError(EngineError):
+    """An input cannot be read: a file is damaged, missing or not permitted."""
+
+
+class InputGoneError(InputError):
+    """Unread rows of an input are lost, and the job was not configured to go on without them."""
+
+
+class EngineUnavailableError(EngineError):
+    """A machine, a connection or a service of the engine was unavailable; its operator repairs that."""
+
+
+class EngineLostError(EngineError):
+    """The engine is lost for this process; only a new process can go on."""
+
+
 class InconsistentEpochError(HoldfastError):
     """The acknowledgements of an epoch disagree about what was read, so the epoch runs again.
 
@@ -497,9 +520,3 @@ JobExecutionException = JobExecutionError
 _CLASSES: Final = {
     name: value for name, value in globals().items() if isinstance(value, type) and issubclass(value, HoldfastError)
 }
-
-
-def sent_as_json(cls: type[_Error]) -> type[_Error]:
-    """Let `error_to_json` keep a class of errors. The process that receives it must have imported its module."""
-    _CLASSES[cls.__name__] = cls
-    return cls

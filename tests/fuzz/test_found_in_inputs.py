@@ -27,9 +27,8 @@ from holdfast.datastream.formats.input_format import InputFormat
 from holdfast.datastream.formats.json import JsonLinesFormat
 from holdfast.datastream.formats.parquet import ParquetColumnarRowInputFormat
 from holdfast.datastream.sinks.staged_files import open_staged_file, read_rows
-from holdfast.errors import ConfigurationError, CorruptFileError, HoldfastError, StorageError
+from holdfast.errors import ConfigurationError, CorruptFileError, HoldfastError, InputError, StorageError
 from holdfast.kernel.ids import JobID
-from holdfast.runtime.job.engine import InputError
 from holdfast.spark.input.files import listed_in_log
 from holdfast.spark.input.positions import QueryDirectory
 from holdfast.storage.job_directory import JobDirectory

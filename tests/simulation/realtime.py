@@ -20,7 +20,7 @@ import pyarrow as pa
 from holdfast.checkpoint.metadata import CheckpointMetadata
 from holdfast.common import WatermarkStrategy
 from holdfast.datastream import ParquetFileSink
-from holdfast.errors import HoldfastError
+from holdfast.errors import EngineError, HoldfastError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.watermark import WatermarkAlignment
 from holdfast.runtime.exchange.stage_message import EpochDescriptor, JobDescriptor
@@ -36,7 +36,6 @@ from holdfast.runtime.function.source import (
 from holdfast.runtime.graph.input_matching import InputRules
 from holdfast.runtime.graph.plan import JobPlan
 from holdfast.runtime.graph.stream_graph import StreamGraph
-from holdfast.runtime.job.engine import EngineError
 from holdfast.runtime.realtime import control, engine, flush_interval, source_coordinator, task, task_meter
 from holdfast.runtime.realtime.engine import RealTimeEngine, TaskGroup
 from holdfast.runtime.realtime.message import LostFrameError

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.checkpoint.metadata import OperatorMetadata
-from holdfast.errors import HoldfastError, StorageError, UnsharedStorageError
+from holdfast.errors import EngineError, HoldfastError, StorageError, UnsharedStorageError
 from holdfast.kernel.key_group import range_of, subtask_of
 from holdfast.runtime.exchange.stage_message import EpochDescriptor, JobDescriptor
 from holdfast.runtime.exchange.task_report import (
@@ -26,7 +26,7 @@ from holdfast.runtime.exchange.task_report import (
 )
 from holdfast.runtime.function.sink import WriterInitContext, owner_of
 from holdfast.runtime.graph.plan import Stage, Step
-from holdfast.runtime.job.engine import EngineError, EpochDriver, EpochInput, Outcome, StagedInput
+from holdfast.runtime.job.engine import EpochDriver, EpochInput, Outcome, StagedInput
 from holdfast.state.run_file import RunHandle
 from holdfast.state.version import StateVersion
 from holdfast.storage.file_system import join

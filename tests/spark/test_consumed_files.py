@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.runtime.job.engine import InputGoneError
+from holdfast.errors import InputGoneError
 from tests.spark.test_inputs import Files, once
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

@@ -10,8 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from holdfast.errors import ConfigurationError, HoldfastError, RestoreError
-from holdfast.runtime.job.engine import EngineError, EngineUnavailableError, InputGoneError
+from holdfast.errors import (
+    ConfigurationError,
+    EngineError,
+    EngineUnavailableError,
+    HoldfastError,
+    InputGoneError,
+    RestoreError,
+)
 from holdfast.spark.failure import translate, translate_fatal
 
 pytestmark = pytest.mark.spark

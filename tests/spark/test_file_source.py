@@ -23,9 +23,8 @@ from holdfast.datastream import OutputTag, ParquetFileSink
 from holdfast.datastream.connectors.file_system import DEAD_LETTER, FileSource, FileSourceBuilder, StreamFormat
 from holdfast.datastream.formats.csv import CsvReaderFormat
 from holdfast.datastream.formats.parquet import ParquetColumnarRowInputFormat
-from holdfast.errors import ConfigurationError, JobExecutionError
+from holdfast.errors import ConfigurationError, InputError, InputGoneError, JobExecutionError
 from holdfast.rest.client import RestClient
-from holdfast.runtime.job.engine import InputError, InputGoneError
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.scheme import file_system_for
 from tests.spark.test_shapes import Numbered, environment, name

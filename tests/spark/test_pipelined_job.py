@@ -20,10 +20,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.errors import ConfigurationError, EngineError, HoldfastError
 from holdfast.kernel.configuration import Configuration
 from holdfast.runtime.exchange.layout import SCHEMA
-from holdfast.runtime.job.engine import EngineError
 from holdfast.spark import realtime, session
 from holdfast.spark.realtime import PipelinedJob, PipelinedStage, check_real_time
 from tests.stories.cluster import is_gone

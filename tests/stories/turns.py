@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.datastream import DataStream
+from holdfast.errors import EngineError
 from holdfast.kernel.clock import SystemClock
 from holdfast.runtime.exchange.stage_message import JobDescriptor
 from holdfast.runtime.function.bounded_sources import SequentialReader
@@ -23,7 +24,7 @@ from holdfast.runtime.function.source import (
 )
 from holdfast.runtime.graph.input_matching import InputRules
 from holdfast.runtime.graph.source_positions import JobInputs, offset_entry, require_plain
-from holdfast.runtime.job.engine import EngineError, EpochDriver, Outcome
+from holdfast.runtime.job.engine import EpochDriver, Outcome
 from holdfast.runtime.master.job_client import JobClient
 from holdfast.testing.epoch_runner import EpochProgram, LocalEngine, LocalInput, run_job
 from holdfast.testing.real_time_runner import RealTimeProgram

@@ -12,9 +12,13 @@ from holdfast.errors import (
     CheckpointFailureReason,
     ConfigurationError,
     CorruptFileError,
+    EngineError,
+    EngineUnavailableError,
     FormatVersionError,
     HoldfastError,
     InconsistentEpochError,
+    InputError,
+    InputGoneError,
     JobExecutionError,
     NullKeyError,
     OutputTypeError,
@@ -26,7 +30,6 @@ from holdfast.errors import (
     error_from_json,
     error_to_json,
 )
-from holdfast.runtime.job.engine import EngineError, EngineUnavailableError, InputError, InputGoneError
 
 EXAMPLES = [
     UserFunctionError("count", ("a", 1), 7, "it raised"),

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from holdfast.checkpoint.config import CoordinatorConfiguration
-from holdfast.errors import HoldfastError
+from holdfast.errors import EngineUnavailableError, HoldfastError
 from holdfast.kernel import fault
 from holdfast.kernel.clock import Clock, StepDetector
 from holdfast.kernel.configuration import Configuration
@@ -23,7 +23,7 @@ from holdfast.runtime.exchange.task_report import TaskReport, decode_report
 from holdfast.runtime.function.source import SourceStatistics
 from holdfast.runtime.graph.input_matching import InputRules
 from holdfast.runtime.graph.plan import JobPlan, Stage
-from holdfast.runtime.job.engine import Engine, EngineUnavailableError, EpochDriver, EpochInput, Outcome, StagedInput
+from holdfast.runtime.job.engine import Engine, EpochDriver, EpochInput, Outcome, StagedInput
 from holdfast.runtime.source_alignment import require_gates
 from holdfast.spark.exchange import EpochJobPlan, RunStage
 from holdfast.spark.failure import cause_of, translate, translate_fatal

@@ -16,15 +16,17 @@ from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark import SparkContext
 from pyspark.errors import AnalysisException
 
-from holdfast.errors import ConfigurationError, HoldfastError, RestoreError
-from holdfast.kernel.failure_text import NO_TEXT, innermost_cause
-from holdfast.runtime.job.engine import (
+from holdfast.errors import (
+    ConfigurationError,
     EngineError,
     EngineLostError,
     EngineUnavailableError,
+    HoldfastError,
     InputError,
     InputGoneError,
+    RestoreError,
 )
+from holdfast.kernel.failure_text import NO_TEXT, innermost_cause
 from holdfast.spark.unavailable import is_unavailable
 from holdfast.spark.worker import CRASHED, error_in
 

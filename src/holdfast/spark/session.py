@@ -20,10 +20,9 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, EngineLostError
 from holdfast.kernel.configuration import Configuration, parse_duration
 from holdfast.kernel.secret import get_logger
-from holdfast.runtime.job.engine import EngineLostError
 from holdfast.runtime.job.options import EXECUTION_TRIGGER, JOB_NAME, is_real_time_trigger
 from holdfast.spark.java import ensure_java
 

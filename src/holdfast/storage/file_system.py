@@ -29,12 +29,18 @@ from holdfast.kernel import fault
 _TRAILING_DOTS: Final = re.compile(r"(?:/\.?)+\Z")
 # Answers of a file system without hard links.
 NO_LINK_ERRNOS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
-# Errors of a path, and not of the storage. If the code of a program raises one, the program is wrong; code that knows
-# that its target is unreachable raises a StorageError.
-PATH_ERRORS: Final = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
+_PATH_ERRORS: Final = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
 _LONGEST: Final = 4096
 """Characters of a path in a message; Linux takes no longer path."""
 _Names = list[str]
+
+
+def may_pass(error: Exception) -> bool:
+    """Return whether code of a program raised an error of the operating system that may not come again.
+
+    With a wrong path the program is wrong. Code that knows that its target is unreachable raises a `StorageError`.
+    """
+    return isinstance(error, OSError) and not isinstance(error, _PATH_ERRORS)
 
 
 def join(directory: str, *names: str) -> str:

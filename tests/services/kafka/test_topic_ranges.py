@@ -24,9 +24,8 @@ from holdfast.datastream.connectors.kafka.topic_ranges import (
     next_offsets,
 )
 from holdfast.datastream.connectors.kafka.topic_splits import TopicSplits
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, InputGoneError
 from holdfast.runtime.function.source import EpochGate
-from holdfast.runtime.job.engine import InputGoneError
 from holdfast.testing import KafkaServer
 from tests.stories.kafka import PATIENCE, make_topic, messages, produce, require_jars, running_broker
 

@@ -20,9 +20,8 @@ from holdfast.datastream.connectors.kafka import (
 )
 from holdfast.datastream.connectors.kafka.topic_ranges import TopicRanges, TopicSelection
 from holdfast.datastream.connectors.kafka.topic_splits import TopicSplits
-from holdfast.errors import ConfigurationError, StorageError
+from holdfast.errors import ConfigurationError, InputGoneError, StorageError
 from holdfast.runtime.function.source import EpochOffset, SourceReader, SourceSplit, SplitEnumerator
-from holdfast.runtime.job.engine import InputGoneError
 from holdfast.testing import KafkaServer
 from tests.stories.kafka import PATIENCE, make_topic, produce, running_broker
 

@@ -29,8 +29,7 @@ from holdfast.datastream.formats.csv import CsvReaderFormat
 from holdfast.datastream.formats.input_format import InputFile, InputFormat
 from holdfast.datastream.formats.json import JsonLinesFormat
 from holdfast.datastream.formats.parquet import ParquetColumnarRowInputFormat
-from holdfast.errors import ConfigurationError
-from holdfast.runtime.job.engine import InputError, InputGoneError
+from holdfast.errors import ConfigurationError, InputError, InputGoneError
 from holdfast.types.arrow import batch_to_elements
 
 COLUMNS = "key string, n bigint"

@@ -22,8 +22,7 @@ from holdfast.datastream import (
 )
 from holdfast.datastream.state import MapStateDescriptor
 from holdfast.datastream.window import TumblingEventTimeWindows
-from holdfast.errors import ConfigurationError, JobExecutionError
-from holdfast.runtime.job.engine import EngineError
+from holdfast.errors import ConfigurationError, EngineError, JobExecutionError
 from tests.stories import ledger
 from tests.stories.functions import Numbering
 from tests.stories.local import RESTARTING, Program

@@ -24,8 +24,7 @@ from holdfast.datastream.formats.arrow import ArrowInputFormat
 from holdfast.datastream.formats.csv import CsvReaderFormat
 from holdfast.datastream.formats.input_format import InputFile, LineFormat
 from holdfast.datastream.formats.json import JsonLinesFormat
-from holdfast.errors import ConfigurationError
-from holdfast.runtime.job.engine import InputError
+from holdfast.errors import ConfigurationError, InputError
 
 COLUMNS = "key string, n bigint"
 CSV = CsvReaderFormat.for_schema(COLUMNS)

@@ -23,8 +23,7 @@ from holdfast.datastream import OutputTag, ParquetFileSink, Sink
 from holdfast.datastream.connectors.database import DatabaseSink
 from holdfast.datastream.connectors.file_system.file_source import FileSplits
 from holdfast.datastream.formats.parquet import ParquetColumnarRowInputFormat
-from holdfast.errors import JobExecutionError, OutputTypeError
-from holdfast.runtime.job.engine import InputError
+from holdfast.errors import InputError, JobExecutionError, OutputTypeError
 from holdfast.testing import EpochProgram
 from holdfast.types.arrow import batch_to_elements, check_values
 from holdfast.types.type_parser import to_row_type

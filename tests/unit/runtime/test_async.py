@@ -13,8 +13,7 @@ import pytest
 from holdfast.common import Time, WatermarkStrategy
 from holdfast.datastream import AsyncDataStream, AsyncFunction, AsyncRetryStrategy, ParquetFileSink, ProcessFunction
 from holdfast.datastream import async_retry_predicates as predicates
-from holdfast.errors import ConfigurationError, JobExecutionError
-from holdfast.runtime.job.engine import EngineError
+from holdfast.errors import ConfigurationError, EngineError, JobExecutionError
 from tests.stories import ledger
 from tests.stories.local import RESTARTING, Program, run
 

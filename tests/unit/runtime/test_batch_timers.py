@@ -19,9 +19,8 @@ from holdfast.datastream.functions import BatchContext, TimeDomain
 from holdfast.datastream.state import ValueStateDescriptor
 from holdfast.datastream.stream.data_stream import DataStream
 from holdfast.datastream.window import CountAggregate, TumblingEventTimeWindows
-from holdfast.errors import ConfigurationError, JobExecutionError
+from holdfast.errors import ConfigurationError, EngineError, JobExecutionError
 from holdfast.kernel.clock import ManualClock
-from holdfast.runtime.job.engine import EngineError
 from tests.examples import examples
 from tests.stories import ledger
 from tests.stories.local import RESTARTING, Program, epochs, run

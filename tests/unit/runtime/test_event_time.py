@@ -15,10 +15,9 @@ from holdfast.common import Duration, Time, TimestampAssigner, WatermarkStrategy
 from holdfast.datastream import KeyedProcessFunction, OutputTag, ParquetFileSink, ProcessFunction, Sink, SinkWriter
 from holdfast.datastream.stream.data_stream import DataStream
 from holdfast.datastream.window import CountAggregate, EventTimeSessionWindows, TumblingEventTimeWindows
-from holdfast.errors import ConfigurationError, JobExecutionError
+from holdfast.errors import ConfigurationError, EngineError, JobExecutionError
 from holdfast.kernel.clock import ManualClock
 from holdfast.runtime.job.control import JobStatus
-from holdfast.runtime.job.engine import EngineError
 from holdfast.state.descriptor import MapStateDescriptor
 from holdfast.testing.epoch_runner import LocalEngine
 from tests.examples import examples

@@ -13,7 +13,12 @@ import pytest
 
 from holdfast.errors import (
     ConfigurationError,
+    EngineError,
+    EngineLostError,
+    EngineUnavailableError,
     HoldfastError,
+    InputError,
+    InputGoneError,
     JobExecutionError,
     StorageError,
     UnsharedStorageError,
@@ -21,7 +26,6 @@ from holdfast.errors import (
 )
 from holdfast.runtime.graph.stream_graph import KeyedNode, StreamGraph
 from holdfast.runtime.job.control import JobControl, JobStatus
-from holdfast.runtime.job.engine import EngineError, EngineLostError, EngineUnavailableError, InputError, InputGoneError
 from holdfast.testing.epoch_runner import LocalEngine, run_job
 from tests.stories import ledger
 

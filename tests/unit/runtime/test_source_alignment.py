@@ -19,13 +19,13 @@ from holdfast.datastream.connectors.file_system import FileSource, StreamFormat
 from holdfast.datastream.connectors.number_seq import NumberSequenceSource
 from holdfast.datastream.stream.data_stream import DataStream
 from holdfast.datastream.stream.stream_factory import aligned_source, elements_of
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, EngineError
 from holdfast.kernel.clock import ManualClock
 from holdfast.kernel.watermark import WatermarkAlignment
 from holdfast.runtime.function.source import EpochGate
 from holdfast.runtime.graph.event_time import EventTimeKeeper, WatermarkClock
 from holdfast.runtime.job.control import JobStatus
-from holdfast.runtime.job.engine import EngineError, EpochDriver, Outcome
+from holdfast.runtime.job.engine import EpochDriver, Outcome
 from holdfast.runtime.source_alignment import AlignmentLimits
 from holdfast.testing.epoch_runner import LocalEngine, LocalInput
 from tests.examples import examples

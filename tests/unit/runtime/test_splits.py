@@ -14,9 +14,9 @@ from holdfast.datastream.connectors.file_system.file_source import FileSplits
 from holdfast.datastream.formats.parquet import ParquetColumnarRowInputFormat
 from holdfast.datastream.stream.data_stream import DataStream
 from holdfast.datastream.stream.stream_factory import read_by
+from holdfast.errors import EngineError
 from holdfast.runtime.exchange.layout import MessageWriter
 from holdfast.runtime.job.control import JobStatus
-from holdfast.runtime.job.engine import EngineError
 from holdfast.runtime.task import stage_task
 from holdfast.testing.epoch_runner import EpochProgram
 from tests.stories import journal

@@ -14,11 +14,10 @@ import pytest
 
 from holdfast.datastream import KeyedCoProcessFunction, KeyedProcessFunction, ParquetFileSink
 from holdfast.datastream.stream.data_stream import DataStream
-from holdfast.errors import ConfigurationError, JobExecutionError
+from holdfast.errors import ConfigurationError, EngineError, JobExecutionError
 from holdfast.kernel.clock import ManualClock
 from holdfast.runtime.graph.stream_graph import FrameTransformNode
 from holdfast.runtime.job.control import JobStatus
-from holdfast.runtime.job.engine import EngineError
 from holdfast.state.descriptor import ValueStateDescriptor
 from holdfast.testing.epoch_runner import LocalEngine
 from holdfast.types.type_parser import parse_schema

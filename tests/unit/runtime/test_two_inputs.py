@@ -24,9 +24,8 @@ from holdfast.datastream import (
     RichCoMapFunction,
 )
 from holdfast.datastream.state import ListStateDescriptor, ValueStateDescriptor
-from holdfast.errors import ConfigurationError, JobExecutionError
+from holdfast.errors import ConfigurationError, EngineError, JobExecutionError
 from holdfast.kernel.clock import ManualClock
-from holdfast.runtime.job.engine import EngineError
 from tests.examples import examples
 from tests.stories import ledger
 from tests.stories.local import RESTARTING, Program, run

@@ -24,9 +24,8 @@ from holdfast.common import (
     WatermarkStrategy,
 )
 from holdfast.datastream import KeyedProcessFunction, ParquetFileSink
-from holdfast.errors import ConfigurationError, JobExecutionError
+from holdfast.errors import ConfigurationError, EngineError, JobExecutionError
 from holdfast.kernel.clock import ManualClock
-from holdfast.runtime.job.engine import EngineError
 from holdfast.testing.epoch_runner import LocalEngine
 from tests.stories import ledger, tidiness
 from tests.stories.local import RESTARTING, Program, run

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.datastream.connectors.file_system import StreamFormat
 from holdfast.datastream.connectors.file_system.file_source import FileSplits
-from holdfast.runtime.job.engine import InputGoneError
+from holdfast.errors import InputGoneError
 from holdfast.spark.input.files import listed_in_log, plain
 from holdfast.spark.input.source import _recorded
 

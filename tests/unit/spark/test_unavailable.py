@@ -11,9 +11,16 @@ from typing import Any
 import pyspark
 import pytest
 
-from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.errors import (
+    ConfigurationError,
+    EngineError,
+    EngineLostError,
+    EngineUnavailableError,
+    HoldfastError,
+    InputError,
+    InputGoneError,
+)
 from holdfast.kernel.configuration import Configuration
-from holdfast.runtime.job.engine import EngineError, EngineLostError, EngineUnavailableError, InputError, InputGoneError
 from holdfast.runtime.master.failure_policy import RepeatedFailures
 from holdfast.spark.failure import translate
 from holdfast.spark.unavailable import CONDITIONS

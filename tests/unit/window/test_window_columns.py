@@ -40,9 +40,8 @@ from holdfast.datastream.window import (
     TumblingProcessingTimeWindows,
     WindowAssigner,
 )
-from holdfast.errors import ConfigurationError, JobExecutionError
+from holdfast.errors import ConfigurationError, EngineError, JobExecutionError
 from holdfast.kernel.clock import ManualClock
-from holdfast.runtime.job.engine import EngineError
 from holdfast.types.type_parser import to_type
 from tests.examples import examples
 from tests.stories import ledger

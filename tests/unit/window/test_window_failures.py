@@ -26,7 +26,7 @@ from holdfast.datastream.window import (
     TriggerResult,
     TumblingEventTimeWindows,
 )
-from holdfast.runtime.job.engine import EngineError
+from holdfast.errors import EngineError
 from tests.examples import examples
 from tests.stories import ledger
 from tests.stories.local import RESTARTING, epochs, run

@@ -19,7 +19,7 @@ from holdfast.datastream.window import (
     TumblingEventTimeWindows,
     WindowAssigner,
 )
-from holdfast.runtime.job.engine import EngineError
+from holdfast.errors import EngineError
 from tests.examples import examples
 from tests.stories import ledger
 from tests.stories.local import RESTARTING, Program, epochs, run

@@ -28,8 +28,7 @@ from holdfast.datastream.formats.input_format import (
     require_calendar,
     split_lines,
 )
-from holdfast.errors import ConfigurationError, OutputTypeError
-from holdfast.runtime.job.engine import InputError
+from holdfast.errors import ConfigurationError, InputError, OutputTypeError
 from holdfast.types import flink_text
 from holdfast.types.changelog_type import ChangelogTypeInformation
 from holdfast.types.collection import ListTypeInformation

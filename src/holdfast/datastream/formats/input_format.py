@@ -20,8 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import ConfigurationError, NotExistError
-from holdfast.runtime.job.engine import InputError, InputGoneError
+from holdfast.errors import ConfigurationError, InputError, InputGoneError, NotExistError
 from holdfast.storage.file_system import local_path
 from holdfast.storage.scheme import file_system_for
 from holdfast.types.arrow import VALUE_COLUMN, rows_to_batch

@@ -19,7 +19,16 @@ from typing import Any, Protocol, TypeVar
 
 from holdfast.checkpoint.options import CHECKPOINT_STORAGE, CHECKPOINTS_DIRECTORY, CREATE_CHECKPOINT_SUBDIR
 from holdfast.checkpoint.pending_checkpoint import CheckpointParticipant
-from holdfast.errors import CheckpointError, ConfigurationError, HoldfastError, sent_as_json
+from holdfast.errors import (  # noqa: F401 - programs that were written for 0.1 import those of Spark from here
+    CheckpointError,
+    ConfigurationError,
+    EngineError,
+    EngineLostError,
+    EngineUnavailableError,
+    HoldfastError,
+    InputError,
+    InputGoneError,
+)
 from holdfast.ha.checkpoint_recovery import checkpoints_directory
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.configuration import Configuration
@@ -37,30 +46,6 @@ from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.register import FencedRegister
 
 T = TypeVar("T")
-
-
-@sent_as_json
-class EngineError(HoldfastError):
-    """The engine failed, and not the program."""
-
-
-@sent_as_json
-class InputError(EngineError):
-    """An input cannot be read: a file is damaged, missing or not permitted."""
-
-
-@sent_as_json
-class InputGoneError(InputError):
-    """Unread rows of an input are lost, and the job was not configured to go on without them."""
-
-
-@sent_as_json
-class EngineUnavailableError(EngineError):
-    """A machine, a connection or a service of the engine was unavailable; its operator repairs that."""
-
-
-class EngineLostError(EngineError):
-    """The engine is lost for this process; only a new process can go on."""
 
 
 class Outcome(Enum):

@@ -11,8 +11,12 @@ from holdfast.errors import (
     ConfigurationError,
     ConflictError,
     CorruptFileError,
+    EngineLostError,
+    EngineUnavailableError,
     FormatVersionError,
     HoldfastError,
+    InputError,
+    InputGoneError,
     NullKeyError,
     OutputTypeError,
     PossibleInconsistentStateError,
@@ -27,7 +31,6 @@ from holdfast.ha.leader_election import LeaderElectionError
 from holdfast.kernel.configuration import ConfigOption, Configuration
 from holdfast.kernel.failure_text import summary
 from holdfast.runtime.commit.commit_manager import SinkFailedError
-from holdfast.runtime.job.engine import EngineLostError, EngineUnavailableError, InputError, InputGoneError
 from holdfast.runtime.job.options import IDENTICAL_FAILURES, IDENTICAL_UNKNOWN_FAILURES
 
 # Which failures end the job, and when:

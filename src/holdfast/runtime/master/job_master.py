@@ -28,8 +28,11 @@ from holdfast.checkpoint.retention import discard_all, discards_checkpoints
 from holdfast.checkpoint.statistics import CheckpointStatsTracker
 from holdfast.errors import (
     CorruptFileError,
+    EngineError,
+    EngineLostError,
     FencedError,
     HoldfastError,
+    InputError,
     JobExecutionError,
     PossibleInconsistentStateError,
     StorageError,
@@ -40,13 +43,7 @@ from holdfast.kernel.restart_strategy import RestartStrategy, restart_strategy_f
 from holdfast.kernel.secret import get_logger, redacted_message
 from holdfast.runtime.compaction import CompactionStatistics
 from holdfast.runtime.job.control import JobControl, JobStatus
-from holdfast.runtime.job.engine import (
-    EngineError,
-    EngineLostError,
-    InputError,
-    Job,
-    Outcome,
-)
+from holdfast.runtime.job.engine import Job, Outcome
 from holdfast.runtime.job.options import (
     EXCEPTION_HISTORY,
     OTLP_ENDPOINT,

@@ -48,10 +48,9 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
 from typing import Any, Final
 
-from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.errors import ConfigurationError, EngineUnavailableError, HoldfastError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.secret import get_logger
-from holdfast.runtime.job.engine import EngineUnavailableError
 from holdfast.runtime.job.options import HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT
 
 logger = get_logger(__name__)

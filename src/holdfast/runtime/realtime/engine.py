@@ -21,6 +21,7 @@ from holdfast.errors import (
     CheckpointError,
     CheckpointFailureReason,
     ConfigurationError,
+    EngineUnavailableError,
     HoldfastError,
     error_from_json,
 )
@@ -36,7 +37,6 @@ from holdfast.runtime.graph.plan import JobPlan, Stage
 from holdfast.runtime.job.engine import (
     BegunCheckpoint,
     Engine,
-    EngineUnavailableError,
     EpochAbandonedError,
     EpochDriver,
     EpochInput,

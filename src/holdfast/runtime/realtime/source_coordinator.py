@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast.errors import ConfigurationError, HoldfastError, RestoreError
+from holdfast.errors import ConfigurationError, EngineError, EngineUnavailableError, HoldfastError, RestoreError
 from holdfast.kernel.secret import get_logger
 from holdfast.runtime.function.bounded_sources import CollectionSource
 from holdfast.runtime.function.source import EpochOffset, PositionFiles, SourceSplit, SplitSource, plain_copy
@@ -34,8 +34,7 @@ from holdfast.runtime.graph.source_positions import (
     stored_static,
 )
 from holdfast.runtime.graph.stream_graph import FrameTransformNode, SourceNode, input_of
-from holdfast.runtime.job.engine import EngineError, EngineUnavailableError
-from holdfast.storage.file_system import PATH_ERRORS
+from holdfast.storage.file_system import may_pass
 
 logger = get_logger(__name__)
 
@@ -225,8 +224,7 @@ def _named(uid: str, doing: str) -> Iterator[None]:
     except HoldfastError:
         raise
     except Exception as error:
-        is_away = isinstance(error, OSError) and not isinstance(error, PATH_ERRORS)
-        raise (EngineUnavailableError if is_away else EngineError)(
+        raise (EngineUnavailableError if may_pass(error) else EngineError)(
             f"the enumerator of input {uid!r} failed while it {doing}: {type(error).__name__}: {error}"
         ) from error
 

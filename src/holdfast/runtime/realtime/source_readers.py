@@ -14,7 +14,7 @@ from holdfast.kernel.secret import get_logger
 from holdfast.runtime.function.source import SourceReader, SourceSplit, SplitSource, plain_copy
 from holdfast.runtime.graph.plan import SourcePlan
 from holdfast.runtime.operator.operator_instance import user_error
-from holdfast.storage.file_system import PATH_ERRORS
+from holdfast.storage.file_system import may_pass
 from holdfast.types.arrow import elements_to_batch
 
 logger = get_logger(__name__)
@@ -86,7 +86,7 @@ class SourceReaders:
         except Exception as error:
             if type(self._sources[uid]).__module__.startswith("holdfast."):
                 raise
-            if isinstance(error, OSError) and not isinstance(error, PATH_ERRORS):
+            if may_pass(error):
                 raise StorageError(
                     f"the reader of input {uid!r} failed while {doing}: {type(error).__name__}: {error}"
                 ) from error

@@ -26,6 +26,7 @@ import pyarrow as pa
 from holdfast.errors import (
     CheckpointDeclinedError,
     CheckpointFailureReason,
+    EngineUnavailableError,
     HoldfastError,
     StorageError,
     error_to_json,
@@ -38,7 +39,6 @@ from holdfast.runtime.exchange.stage_message import EpochDescriptor
 from holdfast.runtime.exchange.task_report import BarrierTimes, TaskReport
 from holdfast.runtime.function.source import SourceReader, SourceSplit
 from holdfast.runtime.graph.event_time import EventTime, Observed, WatermarkClock
-from holdfast.runtime.job.engine import EngineUnavailableError
 from holdfast.runtime.job.options import LATENCY_HISTORY, LATENCY_INTERVAL
 from holdfast.runtime.operator.async_operation import CallsInFlight
 from holdfast.runtime.realtime.control import ControlAddress, DriverConnection, Heartbeat, lost_driver_error

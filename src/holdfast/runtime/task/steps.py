@@ -55,7 +55,7 @@ from holdfast.state.compaction import compact
 from holdfast.state.compaction_plan import TaskMerge
 from holdfast.state.operator_snapshot import OperatorSnapshot
 from holdfast.state.run_file import RunHandle, forget_run
-from holdfast.storage.file_system import PATH_ERRORS, join, translate
+from holdfast.storage.file_system import join, may_pass, translate
 from holdfast.storage.job_directory import SHARED, FileName
 from holdfast.storage.local_copies import LocalCopies
 from holdfast.types.arrow import (
@@ -612,7 +612,7 @@ class SinkExecutor(StepExecutor):
             doing = f"{doing} ({error})" if cause is not error else doing
             raise user_error(cause, self.step.uid, None, self._epoch.epoch, doing) from cause
         except Exception as error:
-            if isinstance(error, OSError) and not isinstance(error, PATH_ERRORS):
+            if isinstance(error, OSError) and may_pass(error):
                 raise translate(error, "write", f"sink {self.step.uid}") from error
             raise user_error(error, self.step.uid, None, self._epoch.epoch, doing) from error
 

@@ -22,14 +22,13 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType, TimestampType
 
-from holdfast.errors import ConfigurationError, CorruptFileError
+from holdfast.errors import ConfigurationError, CorruptFileError, InputGoneError
 from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.kernel.secret import get_logger
 from holdfast.runtime.function.source import SourceStatistics, SplitInput
 from holdfast.runtime.graph.input_matching import InputLeaf
 from holdfast.runtime.graph.source_positions import OffsetLine, offsets_of
 from holdfast.runtime.graph.stream_graph import SPLITS_COLUMN
-from holdfast.runtime.job.engine import InputGoneError
 
 logger = get_logger(__name__)
 

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from holdfast.datastream import ParquetFileSink
-from holdfast.errors import ConfigurationError, FencedError, HoldfastError
+from holdfast.errors import ConfigurationError, EngineUnavailableError, FencedError, HoldfastError
 from holdfast.runtime.exchange.stage_message import EpochDescriptor, JobDescriptor
 from holdfast.runtime.job.control import JobStatus
-from holdfast.runtime.job.engine import EngineUnavailableError, EpochInput, StagedInput
+from holdfast.runtime.job.engine import EpochInput, StagedInput
 from holdfast.runtime.master.job_client import JobClient
 from holdfast.runtime.master.job_master import JobMaster
 from holdfast.runtime.realtime.control import ControlAddress, ControlServer, DriverConnection, Heartbeat

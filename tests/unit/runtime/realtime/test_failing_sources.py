@@ -14,11 +14,10 @@ import pytest
 
 from holdfast.common import WatermarkStrategy
 from holdfast.datastream.connectors.base import RealTimeSource, SourceReader, SourceSplit, SplitEnumerator
-from holdfast.errors import ConfigurationError, JobExecutionError, UserFunctionError
+from holdfast.errors import ConfigurationError, EngineError, JobExecutionError, UserFunctionError
 from holdfast.runtime.function.bounded_sources import SequentialReader
 from holdfast.runtime.function.source import BoundedEnumerator
 from holdfast.runtime.job.control import JobStatus
-from holdfast.runtime.job.engine import EngineError
 from holdfast.runtime.master.job_client import JobClient
 from holdfast.runtime.realtime.task_meter import TaskMeter
 from holdfast.storage.delayed_writes import DelayedWrites

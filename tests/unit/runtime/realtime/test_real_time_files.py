@@ -18,7 +18,9 @@ from holdfast.datastream import ParquetFileSink
 from holdfast.datastream.connectors.file_system import StreamFormat
 from holdfast.datastream.connectors.file_system.file_source import FileSplits
 from holdfast.datastream.connectors.file_system.file_split_source import FileSplitSource
+from holdfast.datastream.formats.json import JsonLinesFormat
 from holdfast.datastream.stream.stream_factory import read_by
+from holdfast.errors import InputError, JobExecutionError
 from holdfast.runtime.master.job_client import JobClient
 from holdfast.storage.local import LocalFileSystem
 from holdfast.testing.real_time_runner import RealTimeProgram
@@ -84,6 +86,23 @@ def test_each_line_of_files_that_come_is_counted_once(tmp_path: Path, fails_at: 
     client.await_termination()
     each_once(rows_of(found), 3000)
     assert (tmp_path / "failed").exists()
+
+
+def test_an_unreadable_line_ends_the_job_as_by_epochs(tmp_path: Path) -> None:
+    """At the third failure, as an error of the input: the class of the error passes from the task to the driver."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a").write_text('{"n": 1}\n{"n": \n')
+    lines = JsonLinesFormat("n bigint")
+    program = RealTimeProgram()
+    source = FileSplitSource(lines, (str(tmp_path / "in"),), 0.05, {})
+    rows = read_by(
+        FileSplits(lines), program.source("files", source, "splits string"), Types.ROW_NAMED(["n"], [Types.LONG()])
+    )
+    rows.uid("read").for_each_epoch(lambda frame, epoch: None).uid("out")
+    options = {**RESTARTS, "restart-strategy.fixed-delay.attempts": "20", "execution.checkpointing.interval": "1 h"}
+    with pytest.raises(JobExecutionError, match="3 times in a row") as failed:
+        JobClient(program.master(tmp_path, options)).await_termination()
+    assert isinstance(failed.value.__cause__, InputError)
 
 
 def test_a_job_that_was_stopped_reads_only_new_files(tmp_path: Path) -> None:

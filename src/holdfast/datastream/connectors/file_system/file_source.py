@@ -19,11 +19,10 @@ from holdfast.datastream.connectors.base import Source, cannot_pause
 from holdfast.datastream.connectors.file_system.file_split_source import FileSplitSource
 from holdfast.datastream.connectors.file_system.pending_files import PendingFiles
 from holdfast.datastream.formats.input_format import BulkFormat, InputFile, InputFormat, LineFormat, StreamFormat
-from holdfast.errors import ConfigurationError, CorruptFileError, HoldfastError
+from holdfast.errors import ConfigurationError, CorruptFileError, HoldfastError, InputError, InputGoneError
 from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.runtime.function.source import EpochGate, ListedFile, SplitInput, SplitPlan, SplitSource
 from holdfast.runtime.function.user_function import OutputTag
-from holdfast.runtime.job.engine import InputError, InputGoneError
 from holdfast.types.type_information import TypeInformation
 from holdfast.types.type_parser import to_type
 

@@ -132,7 +132,8 @@ class _FileEnumerator(SplitEnumerator):
         if source.files is None:
             raise ValueError("a stream of files keeps its position in checkpoint storage")
         self._source = source
-        self._pending = PendingFiles(source.paths, source.options)
+        # A listing has a limit, as with maxFilesPerTrigger: then Spark's latestFirst reads files of any age.
+        self._pending = PendingFiles(source.paths, {"maxFilesPerTrigger": str(_MOST_OPEN), **source.options})
         self._most = _MOST_OPEN * tasks
         self._newest_first = source.options.get("latestFirst", "false").lower() == "true"
         self._lock = threading.Lock()
@@ -195,9 +196,7 @@ class _FileEnumerator(SplitEnumerator):
     def _listed(self, place: int) -> Iterable[ListedFile]:
         path = self._source.paths[place]
         listing = self._pending.listed if local_path(path) is not None else self._pending.listed_remote
-        # The newest file may be the first of many that do not fit into one listing.
-        newest = None if self._newest_first else self._newest[place]
-        found = listing(place, newest, self._known[place])
+        found = listing(place, self._newest[place], self._known[place])
         if found is None:
             raise ConfigurationError(
                 f"FileSource cannot list {path!r} in real time, because it is a glob that only Spark knows: give "
@@ -223,7 +222,7 @@ class _FileEnumerator(SplitEnumerator):
     def snapshot(self, splits: Mapping[str, Any]) -> Any:
         with self._lock:
             read, self._read = self._read, {place: [] for place in self._read}
-            oldest = [None if self._newest_first else self._pending.oldest(newest) for newest in self._newest_read]
+            oldest = [self._pending.oldest(newest) for newest in self._newest_read]
             partial = [
                 [place, list(one.unread.values())]
                 for (place, _), one in self._open.items()

@@ -32,9 +32,8 @@ from confluent_kafka import TopicPartition as Partition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from holdfast.datastream.connectors.kafka.client import KafkaConnection, translate_errors
-from holdfast.errors import ConfigurationError, StorageError
+from holdfast.errors import ConfigurationError, InputGoneError, StorageError
 from holdfast.runtime.function.source import EpochGate
-from holdfast.runtime.job.engine import InputGoneError
 
 NO_GROUP: Final = "committed_offsets() needs set_group_id(), which names the group with the committed offsets."
 PartitionKey = tuple[str, int]
