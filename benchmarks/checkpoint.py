@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:  # started by its path
     sys.path.insert(0, str(ROOT))
 
+from holdfast.checkpoint.checkpoint_machine import CheckpointParticipant, PendingCheckpoint  # noqa: E402
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint  # noqa: E402
 from holdfast.checkpoint.coordinator import CheckpointCoordinator  # noqa: E402
 from holdfast.checkpoint.instruction_executor import (  # noqa: E402
@@ -33,7 +34,6 @@ from holdfast.checkpoint.instruction_executor import (  # noqa: E402
     FailJobCallback,
 )
 from holdfast.checkpoint.metadata import CheckpointMetadata, OperatorMetadata  # noqa: E402
-from holdfast.checkpoint.pending_checkpoint import CheckpointParticipant, PendingCheckpoint  # noqa: E402
 from holdfast.errors import HoldfastError  # noqa: E402
 from holdfast.kernel.configuration import Configuration  # noqa: E402
 from holdfast.kernel.ids import JobID  # noqa: E402

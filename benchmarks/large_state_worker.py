@@ -40,7 +40,7 @@ from holdfast.runtime.graph.stream_graph import OperatorSpec  # noqa: E402
 from holdfast.runtime.operator import SubtaskInfo  # noqa: E402
 from holdfast.runtime.operator.operator_instance import OperatorInstance  # noqa: E402
 from holdfast.runtime.operator.reduction import CountReduction  # noqa: E402
-from holdfast.runtime.task.garbage_collection import paused_garbage_collection  # noqa: E402
+from holdfast.runtime.task.worker_process import paused_garbage_collection  # noqa: E402
 from holdfast.runtime.window_operator.window_subtask import subtask_class  # noqa: E402
 from holdfast.state import load_state_backend  # noqa: E402
 from holdfast.state.compaction_plan import (  # noqa: E402

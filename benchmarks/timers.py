@@ -37,7 +37,7 @@ from holdfast.kernel.configuration import Configuration
 from holdfast.runtime.graph.stream_graph import OperatorSpec
 from holdfast.runtime.operator import OperatorInstance, SubtaskInfo
 from holdfast.runtime.operator.batch_function import BatchSubtask
-from holdfast.runtime.task.garbage_collection import paused_garbage_collection
+from holdfast.runtime.task.worker_process import paused_garbage_collection
 from holdfast.runtime.window_operator.batch_aggregate import CountAggregate, SumAggregate
 from holdfast.runtime.window_operator.pane_operator import PaneOperator, Panes, PaneSubtask
 from holdfast.runtime.window_operator.window_subtask import subtask_class

@@ -30,14 +30,17 @@ from holdfast.queryable.client.client_core import ClientRequest, job_id_of  # no
 from holdfast.queryable.replica.checkpoint_view import to_record_batch  # noqa: E402
 from holdfast.queryable.server.routing import LocalStates  # noqa: E402
 from holdfast.queryable.wire.connection import server_context  # noqa: E402
-from holdfast.queryable.wire.description import StateDescription, scan_schema  # noqa: E402
 from holdfast.queryable.wire.frame import (  # noqa: E402
     Frame,
     FrameReader,
     FrameType,
     Limits,
 )
-from holdfast.queryable.wire.request import GetRequest  # noqa: E402
+from holdfast.queryable.wire.request import (  # noqa: E402
+    GetRequest,
+    StateDescription,
+    scan_schema,
+)
 from holdfast.state.descriptor import ValueStateDescriptor  # noqa: E402
 from holdfast.storage.job_directory import JobDirectory  # noqa: E402
 from holdfast.storage.local import LocalFileSystem  # noqa: E402

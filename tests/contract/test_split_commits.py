@@ -20,8 +20,8 @@ from holdfast.datastream.connectors.database.database_committer import DatabaseC
 from holdfast.datastream.connectors.database.dialect import SQLite
 from holdfast.datastream.connectors.delta import DeltaSink
 from holdfast.datastream.connectors.iceberg import IcebergSink
-from holdfast.datastream.sinks.committed_names import name_of
 from holdfast.datastream.sinks.driver_sinks import ForEachEpochSink
+from holdfast.datastream.sinks.staged_files import name_of
 from holdfast.errors import ConfigurationError, HoldfastError, StorageError
 from holdfast.runtime.function.sink import CommitRequest, Committer, Sink
 from holdfast.testing import EpochProgram

@@ -25,7 +25,7 @@ from holdfast.runtime.exchange.stage_message import EpochDescriptor
 from holdfast.runtime.graph.plan import Stage
 from holdfast.runtime.graph.stream_graph import StreamGraph
 from holdfast.runtime.job.engine import EpochDriver, Outcome
-from holdfast.runtime.task import loaded_job
+from holdfast.runtime.task import worker_process
 from holdfast.state.compaction import compact
 from holdfast.state.compaction_plan import CompactionPlan
 from holdfast.state.descriptor import ValueStateDescriptor
@@ -212,7 +212,7 @@ class RealModel(workload.Model):
 
 def forget() -> None:
     """What the death of a worker process forgets."""
-    loaded_job._loaded.clear()
+    worker_process._loaded.clear()
     STATE_CACHE.clear()
     forget_runs()
 

@@ -36,12 +36,12 @@ from holdfast.runtime.function.source import (
 from holdfast.runtime.graph.input_matching import InputRules
 from holdfast.runtime.graph.plan import JobPlan
 from holdfast.runtime.graph.stream_graph import StreamGraph
-from holdfast.runtime.realtime import control, engine, flush_interval, source_coordinator, task, task_meter
+from holdfast.runtime.realtime import control, engine, source_coordinator, task, task_meter
 from holdfast.runtime.realtime.engine import RealTimeEngine, TaskGroup
 from holdfast.runtime.realtime.message import LostFrameError
 from holdfast.runtime.realtime.source_coordinator import SourceCoordinator
 from holdfast.runtime.realtime.task import RealTimeStage, run_stages
-from holdfast.runtime.task.loaded_job import LoadedJob
+from holdfast.runtime.task.worker_process import LoadedJob
 from holdfast.testing.real_time_runner import RealTimeProgram
 from holdfast.types.program_classes import unpickle_program
 from tests.simulation import network, primitives, real, workload
@@ -422,7 +422,7 @@ def in_real_time(world: World) -> Iterator[None]:
         queues = SimpleNamespace(SimpleQueue=lambda: network.Mailbox(world), Empty=queue.Empty)
         put(task, "queue", queues)
         put(task_meter.TaskMeter.__init__, "__defaults__", (time.monotonic,))
-        put(flush_interval, "waited_for_a_core", lambda: 0.0)
+        put(task_meter, "waited_for_a_core", lambda: 0.0)
         put(task, "paused_garbage_collection", nullcontext)
         put(task, "collect_young", lambda: None)
         put(engine, "new_nonce", lambda: world.nonce(16))

@@ -1,5 +1,11 @@
 """Checkpoint coordinator, completed checkpoints, savepoints, restore and retention."""
 
+from holdfast.checkpoint.checkpoint_machine import (
+    CheckpointRequestDecider,
+    CheckpointTriggerRequest,
+    PendingCheckpoint,
+    TaskAcknowledgeResult,
+)
 from holdfast.checkpoint.completed_checkpoint import (
     CheckpointIDCounter,
     CompletedCheckpoint,
@@ -33,12 +39,6 @@ from holdfast.checkpoint.options import (
     ExternalizedCheckpointCleanup,
     ExternalizedCheckpointRetention,
     RecoveryClaimMode,
-)
-from holdfast.checkpoint.pending_checkpoint import (
-    CheckpointRequestDecider,
-    CheckpointTriggerRequest,
-    PendingCheckpoint,
-    TaskAcknowledgeResult,
 )
 from holdfast.checkpoint.snapshot_type import (
     CheckpointProperties,

@@ -36,7 +36,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any
 
-from holdfast.checkpoint.checkpoint_machine import CheckpointMachine
+from holdfast.checkpoint.checkpoint_machine import (
+    CheckpointMachine,
+    CheckpointParticipant,
+    EpochEnd,
+    PendingCheckpoint,
+    TaskAcknowledgeResult,
+)
 from holdfast.checkpoint.completed_checkpoint import CheckpointIDCounter, CompletedCheckpoint, CompletedCheckpointStore
 from holdfast.checkpoint.config import CheckpointConfig
 from holdfast.checkpoint.instruction_executor import (
@@ -50,12 +56,6 @@ from holdfast.checkpoint.instruction_executor import (
 from holdfast.checkpoint.master_hook import MasterTriggerRestoreHook
 from holdfast.checkpoint.messages import AcknowledgeCheckpoint, CheckpointMetrics, DeclineCheckpoint, ExecutionVertex
 from holdfast.checkpoint.metadata import CheckpointMetadata
-from holdfast.checkpoint.pending_checkpoint import (
-    CheckpointParticipant,
-    EpochEnd,
-    PendingCheckpoint,
-    TaskAcknowledgeResult,
-)
 from holdfast.checkpoint.snapshot_type import CheckpointProperties, SavepointFormatType
 from holdfast.checkpoint.statistics import RestoredStats, StatsSnapshot
 from holdfast.errors import (

@@ -18,12 +18,15 @@ from typing import Final, ParamSpec
 from holdfast.checkpoint.checkpoint_machine import (
     UNKNOWN_CHECKPOINT_ID,
     CheckpointMachine,
+    CheckpointParticipant,
+    CheckpointTriggerRequest,
     DiscardLocation,
     Finalize,
     Instruction,
     Instructions,
     NotifyAborted,
     NotifyComplete,
+    PendingCheckpoint,
     Reject,
     ReportFailure,
     ReportSuccess,
@@ -49,7 +52,6 @@ from holdfast.checkpoint.options import (
     SAVEPOINT_DIRECTORY,
     TOLERABLE_FAILED,
 )
-from holdfast.checkpoint.pending_checkpoint import CheckpointParticipant, CheckpointTriggerRequest, PendingCheckpoint
 from holdfast.checkpoint.snapshot_type import CheckpointProperties, CheckpointType
 from holdfast.checkpoint.statistics import CheckpointStatsTracker
 from holdfast.checkpoint.storage import (

@@ -18,8 +18,8 @@ from holdfast.ha.job_register import MARKER_NAME, file_register_of, has_external
 from holdfast.ha.options import ha_type
 from holdfast.ha.services import HighAvailabilityServices, create_high_availability_services
 from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.failure_text import unknown_job
 from holdfast.kernel.ids import JobID
-from holdfast.kernel.known_jobs import unknown_job
 from holdfast.kernel.secret import redacted_message
 from holdfast.rest.client import RestClient, RestError
 from holdfast.storage.file_system import FileSystem, base_name, join, parent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from holdfast.types.atomic import Instant
+from holdfast.types.type_information import Instant
 
 __all__ = ["Duration", "Instant", "Time", "TimeSpan"]
 

@@ -10,8 +10,8 @@ from typing import Final
 from holdfast.ha.execution_plan_store import ExecutionPlan
 from holdfast.ha.job_result_store import ApplicationStatus, FailureCause, JobResult
 from holdfast.kernel.clock import Clock
+from holdfast.kernel.failure_text import unknown_job
 from holdfast.kernel.ids import JobID
-from holdfast.kernel.known_jobs import unknown_job
 from holdfast.kernel.restart_strategy import RestartStrategy
 
 _RESULTS: Final = {

@@ -21,23 +21,86 @@ from holdfast.dispatcher.store import DispatcherStores, SubmittedProgram, check_
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.ha.job_result_store import FailureCause
 from holdfast.kernel.clock import Clock, SystemClock
-from holdfast.kernel.failure_text import summary
+from holdfast.kernel.failure_text import summary, unknown_job
 from holdfast.kernel.ids import JobID
-from holdfast.kernel.known_jobs import unknown_job
 from holdfast.kernel.secret import get_logger
+from holdfast.rest import job_schema
 from holdfast.rest.checkpoint_api import CheckpointApi
 from holdfast.rest.client import RestError
 from holdfast.rest.http import HttpError, Request, Response, split_target
 from holdfast.rest.job_api import FlowApi, JobApi, RescaleApi
+from holdfast.rest.job_schema import DISPATCHER_FIELDS, PROCESS_DETAILS, SUMMARY_FIELDS
 from holdfast.rest.prometheus import exposition
-from holdfast.rest.route import STRING, Handler, Route, Routes, UnknownPathError, bind_routes, declared_routes, serves
-from holdfast.rest.schema import job_manager_schema as schema
-from holdfast.rest.schema import job_schema
+from holdfast.rest.route import (
+    FLAG,
+    STRING,
+    TEXT,
+    Handler,
+    Route,
+    Routes,
+    UnknownPathError,
+    any_of,
+    array,
+    bind_routes,
+    choice,
+    component,
+    declared_routes,
+    described,
+    integer,
+    mapping,
+    nullable,
+    record,
+    serves,
+)
 from holdfast.rest.server import ABSENT_OF_JOB_MANAGERS
 from holdfast.rest.state_api import StateApi
 from holdfast.runtime.job.options import JOB_ID, JOB_NAME
 from holdfast.runtime.master import metric_catalog as metric
 from holdfast.runtime.master.metric_catalog import Sample, from_json
+
+OVERVIEW: Final = component(
+    "Overview",
+    record(
+        {
+            "holdfast-version": STRING,
+            "host": STRING,
+            "pid": integer(1),
+            "leader": FLAG,
+            "ready": FLAG,
+            "session": nullable(STRING),
+            "leads-since": nullable(integer(0)),
+            "jobs-taken-over": integer(0),
+            "jobs-running": integer(0),
+            "jobs-ended": integer(0),
+        }
+    ),
+)
+_SUMMARY: Final = component(
+    "JobSummary",
+    record(
+        {
+            **SUMMARY_FIELDS,
+            **DISPATCHER_FIELDS,
+            "left-to-clean-up": described("The error of the last clean-up.", nullable(STRING)),
+        }
+    ),
+)
+JOBS_OVERVIEW: Final = record({"jobs": array(_SUMMARY)})
+DETAILS: Final = any_of(_SUMMARY, PROCESS_DETAILS)
+SUBMISSION: Final = component(
+    "Submission",
+    record(
+        {
+            "script": described("The file that is the program.", TEXT),
+            "files": described("Base64 contents by file name.", mapping(STRING, least=1)),
+        },
+        {"jobId": TEXT, "jobName": TEXT, "arguments": array(STRING), "options": mapping(STRING)},
+    ),
+)
+SUBMITTED: Final = component("Submitted", record({"jobid": STRING, "name": STRING}))
+_STOP: Final = "To stop a job, POST to /jobs/:jobid/stop."
+CANCEL_QUERY: Final = record(None, {"mode": choice("cancel", refused={"stop": (400, _STOP)})})
+
 
 logger = get_logger(__name__)
 _OF_A_JOB: Final = re.compile(r"(?:/v1)?/jobs/([0-9a-f]{32})/(.*)")
@@ -111,7 +174,7 @@ class JobManagerApi(Routes):
             return None
         return "This job manager is recovering jobs, or is stopping."
 
-    @serves("GET", "/overview", schema.OVERVIEW)
+    @serves("GET", "/overview", OVERVIEW)
     def overview(self, request: Request) -> Response:
         """This job manager, and the number of its jobs."""
         term = self._term()
@@ -160,12 +223,12 @@ class JobManagerApi(Routes):
         entries = self._leading_term().dispatcher.jobs()
         return Response({"jobs": [{"id": str(entry.job_id), "status": entry.status} for entry in entries]})
 
-    @serves("GET", "/jobs/overview", schema.JOBS_OVERVIEW)
+    @serves("GET", "/jobs/overview", JOBS_OVERVIEW)
     def jobs_overview(self, request: Request) -> Response:
         """A summary of each job."""
         return Response({"jobs": [self._summary(entry) for entry in self._leading_term().dispatcher.jobs()]})
 
-    @serves("POST", "/jobs", schema.SUBMITTED, status=202, body=schema.SUBMISSION, refusals=(409,))
+    @serves("POST", "/jobs", SUBMITTED, status=202, body=SUBMISSION, refusals=(409,))
     def submit(self, request: Request) -> Response:
         """Submit a job: a program with its files, arguments and options."""
         term = self._leading_term()
@@ -191,7 +254,7 @@ class JobManagerApi(Routes):
             raise HttpError(status, message)
         return Response({"jobid": str(job_id), "name": name}, 202)
 
-    @serves("GET", "/jobs/:jobid", schema.DETAILS, query=job_schema.DETAILS_QUERY)
+    @serves("GET", "/jobs/:jobid", DETAILS, query=job_schema.DETAILS_QUERY)
     def details(self, request: Request) -> Response:
         """The details of a job: a summary, and while its process runs also operators, plan, and the last epoch."""
         entry = self._entry(request.path["jobid"])
@@ -229,7 +292,7 @@ class JobManagerApi(Routes):
             content["failure-cause"] = {"class": cause.type_name, "message": cause.message}
         return Response({"status": {"id": "COMPLETED"}, "job-execution-result": content})
 
-    @serves("PATCH", "/jobs/:jobid", job_schema.EMPTY, status=202, query=schema.CANCEL_QUERY, refusals=(409,))
+    @serves("PATCH", "/jobs/:jobid", job_schema.EMPTY, status=202, query=CANCEL_QUERY, refusals=(409,))
     def cancel(self, request: Request) -> Response:
         """Cancel a job."""
         status, message = self._leading_term().dispatcher.cancel(self._entry(request.path["jobid"]).job_id)

@@ -12,14 +12,13 @@ from holdfast.queryable.client.result import ManyResult, Origin, StateResult
 from holdfast.queryable.server.proxy import KvStateClientProxy, KvStateRegistry, KvStateRegistryListener, KvStateServer
 from holdfast.queryable.server.server import KvStateClientProxyImpl, StateServer
 from holdfast.queryable.server.server_connection import ServerSettings
-from holdfast.queryable.wire.description import OpaqueValue, StateDescription
 from holdfast.queryable.wire.location import (
     KvStateID,
     KvStateLocation,
     KvStateLocationOracle,
     KvStateLocationRegistry,
 )
-from holdfast.queryable.wire.request import Consistency, at_least, exactly, newest
+from holdfast.queryable.wire.request import Consistency, OpaqueValue, StateDescription, at_least, exactly, newest
 
 __all__ = [
     "AsyncQueryableStateClient",

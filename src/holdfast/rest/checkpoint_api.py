@@ -1,6 +1,6 @@
 """`/jobs/:jobid/checkpoints`, `/savepoints` and `/stop`, and `/savepoint-disposal`.
 
-`checkpoint/statistics.py` makes the answers about checkpoints; their schemas are in `rest/schema/checkpoint_schema.py`.
+`checkpoint/statistics.py` makes the answers about checkpoints.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
@@ -23,12 +23,199 @@ from holdfast.kernel.clock import Clock
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.secret import without_credentials
 from holdfast.rest.http import HttpError, Request, Response
-from holdfast.rest.route import serves
-from holdfast.rest.schema import checkpoint_schema as schema
+from holdfast.rest.job_schema import CAUSE, SPREAD
+from holdfast.rest.route import (
+    FLAG,
+    INTEGER,
+    STRING,
+    TEXT,
+    TRIGGER_ID,
+    Schema,
+    any_of,
+    array,
+    choice,
+    component,
+    described,
+    integer,
+    mapping,
+    matching,
+    nullable,
+    record,
+    serves,
+)
 from holdfast.runtime.job.control import SnapshotRequest
 from holdfast.runtime.job.options import REST_STORE_DURATION
 from holdfast.runtime.master.job_master import JobMaster
 from holdfast.state.options import STATE_BACKEND
+
+_STATUS: Final = choice("IN_PROGRESS", "COMPLETED", "FAILED")
+_SIZES: Final[Mapping[str, Schema]] = {
+    "latest_ack_timestamp": INTEGER,
+    "checkpointed_size": integer(0),
+    "state_size": integer(0),
+    "end_to_end_duration": INTEGER,
+    "alignment_buffered": integer(0),
+    "processed_data": integer(0),
+    "persisted_data": integer(0),
+    "num_subtasks": integer(0),
+    "num_acknowledged_subtasks": integer(0),
+    "alignment_duration": described("Longest alignment of a barrier in a subtask, in milliseconds.", integer(0)),
+    "sync_duration": described("Longest part of a snapshot for which elements waited, in milliseconds.", integer(0)),
+}
+_VERTEX: Final = component("CheckpointedVertex", record({"id": integer(1), "status": _STATUS, **_SIZES}))
+DETAILS: Final = component(
+    "Checkpoint",
+    record(
+        {
+            "className": choice("in_progress", "completed", "failed"),
+            "id": integer(1),
+            "status": _STATUS,
+            "is_savepoint": FLAG,
+            "savepointFormat": nullable(STRING),
+            "trigger_timestamp": INTEGER,
+            **_SIZES,
+            "checkpoint_type": choice("CHECKPOINT", "SAVEPOINT", "SYNC_SAVEPOINT"),
+            "tasks": mapping(_VERTEX),
+        },
+        {
+            "external_path": STRING,
+            "discarded": FLAG,
+            "failure_timestamp": INTEGER,
+            "failure_message": nullable(STRING),
+        },
+    ),
+)
+_SUMMARIZED: Final = (
+    "checkpointed_size",
+    "state_size",
+    "end_to_end_duration",
+    "processed_data",
+    "alignment_buffered",
+    "persisted_data",
+)
+_RESTORED: Final = record(
+    {"id": integer(1), "restore_timestamp": INTEGER, "is_savepoint": FLAG, "external_path": STRING}
+)
+OVERVIEW: Final = component(
+    "Checkpoints",
+    record(
+        {
+            "counts": record(
+                {name: integer(0) for name in ("restored", "total", "in_progress", "completed", "failed")}
+            ),
+            "summary": record(dict.fromkeys(_SUMMARIZED, SPREAD)),
+            "latest": record(
+                {
+                    **dict.fromkeys(("completed", "savepoint", "failed"), nullable(DETAILS)),
+                    "restored": nullable(_RESTORED),
+                }
+            ),
+            "history": array(DETAILS),
+        }
+    ),
+)
+_SUBTASK: Final = any_of(
+    record({"index": integer(0), "status": choice("pending_or_failed")}),
+    record(
+        {
+            "index": integer(0),
+            "status": choice("completed"),
+            "ack_timestamp": INTEGER,
+            "end_to_end_duration": INTEGER,
+            "checkpointed_size": integer(0),
+            "state_size": integer(0),
+            "checkpoint": record({"sync": integer(0), "async": integer(0)}),
+            "alignment": record({name: integer(0) for name in ("buffered", "processed", "persisted", "duration")}),
+            "start_delay": integer(0),
+            "unaligned_checkpoint": FLAG,
+            "aborted": FLAG,
+        }
+    ),
+)
+SUBTASKS: Final = component(
+    "CheckpointedSubtasks",
+    record(
+        {
+            "id": integer(1),
+            "status": _STATUS,
+            **_SIZES,
+            "summary": record(
+                {
+                    **dict.fromkeys(("checkpointed_size", "state_size", "end_to_end_duration", "start_delay"), SPREAD),
+                    "checkpoint_duration": record({"sync": SPREAD, "async": SPREAD}),
+                    "alignment": record(dict.fromkeys(("buffered", "processed", "persisted", "duration"), SPREAD)),
+                }
+            ),
+            "subtasks": array(_SUBTASK),
+        }
+    ),
+)
+CONFIG: Final = component(
+    "CheckpointConfig",
+    record(
+        {
+            "mode": choice("exactly_once", "at_least_once"),
+            "interval": INTEGER,
+            "timeout": INTEGER,
+            "min_pause": INTEGER,
+            "max_concurrent": integer(1),
+            "externalization": record({"enabled": FLAG, "delete_on_cancellation": FLAG}),
+            "state_backend": STRING,
+            "checkpoint_storage": STRING,
+            "unaligned_checkpoints": FLAG,
+            "tolerable_failed_checkpoints": INTEGER,
+            "aligned_checkpoint_timeout": INTEGER,
+            "checkpoints_after_tasks_finish": FLAG,
+            "state_changelog_enabled": FLAG,
+            "changelog_periodic_materialization_interval": INTEGER,
+            "changelog_storage": STRING,
+        }
+    ),
+)
+
+TRIGGERED: Final = component("Triggered", record({"request-id": STRING}))
+_TRIGGER: Final[Mapping[str, Schema]] = {
+    "triggerId": described("Id of the operation. A second request with the same id starts nothing.", TRIGGER_ID)
+}
+_TARGET: Final[Mapping[str, Schema]] = {
+    "target-directory": described("Absolute path or URI.", TEXT),
+    "targetDirectory": described("Same as target-directory.", TEXT),
+}
+_FORMAT: Final[Mapping[str, Schema]] = {"formatType": choice(*(kind.name for kind in SavepointFormatType))}
+CHECKPOINT_REQUEST: Final = record(
+    None,
+    {
+        "checkpointType": choice(
+            "CONFIGURED",
+            "INCREMENTAL",
+            refused={"FULL": (400, "Checkpoints are always incremental. Trigger a savepoint instead.")},
+        ),
+        **_TRIGGER,
+    },
+)
+SAVEPOINT_REQUEST: Final = record(None, {**_TARGET, "cancel-job": FLAG, **_FORMAT, **_TRIGGER})
+STOP_REQUEST: Final = record(None, {**_TARGET, "drain": FLAG, **_FORMAT, **_TRIGGER})
+DISPOSAL_REQUEST: Final = record(
+    {"savepoint-path": matching(r"(/|file:|.*://)", "the absolute path or the URI of a savepoint")}, _TRIGGER
+)
+
+
+def _operation(outcome: Schema) -> Schema:
+    return any_of(
+        record({"status": record({"id": choice("IN_PROGRESS")}), "operation": {"type": "null"}}),
+        record(
+            {
+                "status": record({"id": choice("COMPLETED")}),
+                "operation": any_of(outcome, record({"failure-cause": CAUSE})),
+            }
+        ),
+    )
+
+
+CHECKPOINT_STATUS: Final = component("CheckpointOperation", _operation(record({"checkpointId": integer(1)})))
+SAVEPOINT_STATUS: Final = component("SavepointOperation", _operation(record({"location": STRING})))
+DISPOSAL_STATUS: Final = component("DisposalOperation", _operation(record()))
+
 
 Start = Callable[[], "Future[Any]"]
 _ID: Final = re.compile("[0-9]{1,19}")
@@ -129,12 +316,12 @@ class CheckpointApi:
         self._disposals = AsyncOperations(master.job.clock, store_ms)
         self._disposer = ThreadPoolExecutor(1, "holdfast-rest-disposal")
 
-    @serves("GET", "/jobs/:jobid/checkpoints", schema.OVERVIEW)
+    @serves("GET", "/jobs/:jobid/checkpoints", OVERVIEW)
     def overview(self, request: Request) -> Response:
         """The checkpoint statistics of a job, and its last checkpoints."""
         return Response(statistics.overview(self._master.statistics.create_snapshot()))
 
-    @serves("GET", "/jobs/:jobid/checkpoints/config", schema.CONFIG)
+    @serves("GET", "/jobs/:jobid/checkpoints/config", CONFIG)
     def config(self, request: Request) -> Response:
         """The checkpoint configuration of a job."""
         return Response(
@@ -145,12 +332,12 @@ class CheckpointApi:
             )
         )
 
-    @serves("GET", "/jobs/:jobid/checkpoints/details/:checkpointid", schema.DETAILS)
+    @serves("GET", "/jobs/:jobid/checkpoints/details/:checkpointid", DETAILS)
     def details(self, request: Request) -> Response:
         """One checkpoint, by operators."""
         return Response(statistics.details(self._find(request)))
 
-    @serves("GET", "/jobs/:jobid/checkpoints/details/:checkpointid/subtasks/:vertexid", schema.SUBTASKS)
+    @serves("GET", "/jobs/:jobid/checkpoints/details/:checkpointid/subtasks/:vertexid", SUBTASKS)
     def subtasks(self, request: Request) -> Response:
         """The subtasks of an operator in a checkpoint."""
         vertex = request.path["vertexid"]
@@ -159,19 +346,19 @@ class CheckpointApi:
             raise HttpError(404, f"The checkpoint has no operator {vertex!r}.")
         return Response(found)
 
-    @serves("POST", "/jobs/:jobid/checkpoints", schema.TRIGGERED, status=202, body=schema.CHECKPOINT_REQUEST)
+    @serves("POST", "/jobs/:jobid/checkpoints", TRIGGERED, status=202, body=CHECKPOINT_REQUEST)
     def trigger_checkpoint(self, request: Request) -> Response:
         """Trigger a checkpoint."""
         trigger_id = request.trigger_id()
         self._checkpoints.start(trigger_id, lambda: self._master.control.request(SnapshotRequest()))
         return Response({"request-id": trigger_id}, 202)
 
-    @serves("GET", "/jobs/:jobid/checkpoints/:triggerid", schema.CHECKPOINT_STATUS)
+    @serves("GET", "/jobs/:jobid/checkpoints/:triggerid", CHECKPOINT_STATUS)
     def checkpoint_status(self, request: Request) -> Response:
         """The status of a triggered checkpoint."""
         return self._status(self._checkpoints, request, "checkpoint", lambda number: {"checkpointId": number})
 
-    @serves("POST", "/jobs/:jobid/savepoints", schema.TRIGGERED, status=202, body=schema.SAVEPOINT_REQUEST)
+    @serves("POST", "/jobs/:jobid/savepoints", TRIGGERED, status=202, body=SAVEPOINT_REQUEST)
     def trigger_savepoint(self, request: Request) -> Response:
         """Trigger a savepoint."""
         directory = self._directory(request, *_DIRECTORY)
@@ -188,7 +375,7 @@ class CheckpointApi:
         self._savepoints.start(trigger_id, start)
         return Response({"request-id": trigger_id}, 202)
 
-    @serves("POST", "/jobs/:jobid/stop", schema.TRIGGERED, status=202, body=schema.STOP_REQUEST)
+    @serves("POST", "/jobs/:jobid/stop", TRIGGERED, status=202, body=STOP_REQUEST)
     def stop(self, request: Request) -> Response:
         """Stop a job with a savepoint."""
         wanted = SnapshotRequest(
@@ -202,12 +389,12 @@ class CheckpointApi:
         self._savepoints.start(trigger_id, lambda: self._master.control.request(wanted))
         return Response({"request-id": trigger_id}, 202)
 
-    @serves("GET", "/jobs/:jobid/savepoints/:triggerid", schema.SAVEPOINT_STATUS)
+    @serves("GET", "/jobs/:jobid/savepoints/:triggerid", SAVEPOINT_STATUS)
     def savepoint_status(self, request: Request) -> Response:
         """The status of a triggered savepoint, or of a stop with savepoint."""
         return self._status(self._savepoints, request, "savepoint", lambda path: {"location": path})
 
-    @serves("POST", "/savepoint-disposal", schema.TRIGGERED, body=schema.DISPOSAL_REQUEST)
+    @serves("POST", "/savepoint-disposal", TRIGGERED, body=DISPOSAL_REQUEST)
     def dispose(self, request: Request) -> Response:
         """Delete a savepoint, of any job."""
         path = request.body["savepoint-path"]
@@ -215,7 +402,7 @@ class CheckpointApi:
         self._disposals.start(trigger_id, lambda: self._disposer.submit(dispose_savepoint, path))
         return Response({"request-id": trigger_id})
 
-    @serves("GET", "/savepoint-disposal/:triggerid", schema.DISPOSAL_STATUS)
+    @serves("GET", "/savepoint-disposal/:triggerid", DISPOSAL_STATUS)
     def disposal_status(self, request: Request) -> Response:
         """The status of the deletion of a savepoint."""
         return self._status(self._disposals, request, "disposal", lambda path: {})

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import socket
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, Final
 
 from holdfast.checkpoint.statistics import Summary
 from holdfast.errors import HoldfastError
+from holdfast.kernel.default_log import FORMAT
 from holdfast.kernel.secret import redacted_value
+from holdfast.rest import job_schema
 from holdfast.rest.checkpoint_api import failure_json
 from holdfast.rest.http import HttpError, Request, Response
 from holdfast.rest.metric_samples import collect_metrics, collect_samples
 from holdfast.rest.prometheus import exposition
-from holdfast.rest.recent_log import RecentLog
 from holdfast.rest.route import STRING, serves
-from holdfast.rest.schema import flow_schema, job_schema, rescale_schema
 from holdfast.runtime.exchange.real_time_metrics import (
     OperatorRates,
     SubtaskMetrics,
@@ -32,6 +35,8 @@ from holdfast.runtime.master.job_master import JobMaster
 from holdfast.runtime.master.job_metrics import EdgeFlow, JobFlow, SubtaskFlow, lags
 from holdfast.runtime.master.metric_catalog import to_json
 
+_PACKAGE: Final = "holdfast"
+_MAX_BYTES: Final = 256 * 1024
 RESCALE_SECONDS: Final = 60.0
 _WATCH_SLACK_SECONDS: Final = 2.0
 _APPLICATION_STATUS: Final = {
@@ -40,6 +45,47 @@ _APPLICATION_STATUS: Final = {
     JobStatus.FAILED: "FAILED",
     JobStatus.SUSPENDED: "UNKNOWN",
 }
+
+
+class RecentLog(logging.Handler):
+    """Keeps the newest records of this package's loggers, as text. Their credentials are hidden already.
+
+    Offsets count from the first byte that was ever kept, as in a file that loses its beginning.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(logging.Formatter(FORMAT))
+        self._guard = threading.Lock()
+        self._lines: deque[bytes] = deque()
+        self._begin = self._end = 0
+
+    def start(self) -> None:
+        logging.getLogger(_PACKAGE).addHandler(self)
+
+    def stop(self) -> None:
+        logging.getLogger(_PACKAGE).removeHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = f"{self.format(record)}\n".encode(errors="backslashreplace")[-_MAX_BYTES:]
+        with self._guard:
+            self._lines.append(line)
+            self._end += len(line)
+            while self._end - self._begin > _MAX_BYTES:
+                self._begin += len(self._lines.popleft())
+
+    def read(self, offset: int | None, tail: int | None) -> tuple[int, str, int]:
+        """Return the offset of the first byte, the text, and the offset after it.
+
+        Args:
+            offset: Offset of the first byte; an earlier one than is kept is moved to the first that is.
+            tail: Number of bytes from the end; takes precedence.
+        """
+        with self._guard:
+            content, end = b"".join(self._lines), self._end
+        wanted = offset or 0 if tail is None else end - tail
+        begin = min(max(wanted, end - len(content)), end)
+        return begin, content[len(content) - (end - begin) :].decode(errors="replace"), end
 
 
 class JobGraph:
@@ -518,7 +564,7 @@ class FlowApi:
         self._master = master
         self._graph = JobGraph(master)
 
-    @serves("GET", "/jobs/:jobid/epochs", flow_schema.EPOCHS, query=flow_schema.EPOCHS_QUERY)
+    @serves("GET", "/jobs/:jobid/epochs", job_schema.EPOCHS, query=job_schema.EPOCHS_QUERY)
     def epochs(self, request: Request) -> Response:
         """The recent epochs of a job, oldest first, or with ?since=TIME those that started later."""
         since = request.query.get("since", 0)
@@ -536,12 +582,12 @@ class FlowApi:
             }
         )
 
-    @serves("GET", "/jobs/:jobid/vertices/:vertexid", flow_schema.VERTEX)
+    @serves("GET", "/jobs/:jobid/vertices/:vertexid", job_schema.VERTEX)
     def vertex(self, request: Request) -> Response:
         """An operator with its subtasks."""
         return _of_operator(request, self._graph.vertex)
 
-    @serves("GET", "/jobs/:jobid/vertices/:vertexid/backpressure", flow_schema.BACK_PRESSURE)
+    @serves("GET", "/jobs/:jobid/vertices/:vertexid/backpressure", job_schema.BACK_PRESSURE)
     def back_pressure(self, request: Request) -> Response:
         """The back-pressure of an operator or a source of a real-time job in the last second."""
         return _of_operator(request, self._graph.back_pressure)
@@ -565,12 +611,12 @@ class RescaleApi:
     def __init__(self, master: JobMaster) -> None:
         self._history = master.control.rescales
 
-    @serves("GET", "/jobs/:jobid/rescales/config", rescale_schema.CONFIG)
+    @serves("GET", "/jobs/:jobid/rescales/config", job_schema.RESCALE_CONFIG)
     def config(self, request: Request) -> Response:
         """The length of the rescale history."""
         return Response({"rescaleHistoryMax": RescaleHistory.SIZE})
 
-    @serves("GET", "/jobs/:jobid/rescales/overview", rescale_schema.OVERVIEW)
+    @serves("GET", "/jobs/:jobid/rescales/overview", job_schema.RESCALE_OVERVIEW)
     def overview(self, request: Request) -> Response:
         """Counts of rescales, and the latest ones."""
         completed, failed = self._history.latest(done=True), self._history.latest(done=False)
@@ -585,18 +631,18 @@ class RescaleApi:
             }
         )
 
-    @serves("GET", "/jobs/:jobid/rescales/summary", rescale_schema.SUMMARY)
+    @serves("GET", "/jobs/:jobid/rescales/summary", job_schema.RESCALE_SUMMARY)
     def summary(self, request: Request) -> Response:
         """Statistics of the duration of rescales."""
         durations = Summary(self._history.durations).to_json()
         return Response({"rescalesCounts": self._counts(), "completedRescalesDurationStatsInMillis": durations})
 
-    @serves("GET", "/jobs/:jobid/rescales/history", rescale_schema.HISTORY)
+    @serves("GET", "/jobs/:jobid/rescales/history", job_schema.RESCALE_HISTORY)
     def history(self, request: Request) -> Response:
         """The last rescales, newest first."""
         return Response({"rescaleHistory": [_described(rescale) for rescale in self._history.newest_first()]})
 
-    @serves("GET", "/jobs/:jobid/rescales/details/:rescaleuuid", rescale_schema.RESCALE)
+    @serves("GET", "/jobs/:jobid/rescales/details/:rescaleuuid", job_schema.RESCALE)
     def details(self, request: Request) -> Response:
         """One rescale."""
         wanted = request.path["rescaleuuid"]

@@ -27,9 +27,8 @@ from holdfast.queryable.server.server_connection import ports_from
 from holdfast.rest.checkpoint_api import CheckpointApi
 from holdfast.rest.client import AddressFile
 from holdfast.rest.http import HttpError, RequestHead, Response, parse_body, probe_response
-from holdfast.rest.job_api import FlowApi, JobApi, RescaleApi
+from holdfast.rest.job_api import FlowApi, JobApi, RecentLog, RescaleApi
 from holdfast.rest.page.page_files import is_page_request, page_file
-from holdfast.rest.recent_log import RecentLog
 from holdfast.rest.route import Routes, bind_routes
 from holdfast.rest.state_api import StateApi
 from holdfast.runtime.job.options import (

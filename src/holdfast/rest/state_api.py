@@ -25,8 +25,23 @@ from holdfast.kernel.key_group import KeyGroupRange, key_groups_of, subtask_of
 from holdfast.queryable.replica.checkpoint_view import filter_rows
 from holdfast.queryable.wire.request import Condition
 from holdfast.rest.http import HttpError, Request, Response
-from holdfast.rest.route import serves
-from holdfast.rest.schema import state_schema as schema
+from holdfast.rest.route import (
+    ANY,
+    FLAG,
+    INTEGER,
+    STRING,
+    Schema,
+    any_of,
+    array,
+    choice,
+    component,
+    described,
+    integer,
+    mapping,
+    nullable,
+    record,
+    serves,
+)
 from holdfast.runtime.master.job_master import JobMaster
 from holdfast.state.layout import MAP_KEY, NAMESPACE, VALUE
 from holdfast.state.probe import KEY
@@ -34,6 +49,77 @@ from holdfast.state_processor.differences import differences, sizes, summaries
 from holdfast.state_processor.savepoint_reader import SavepointReader
 from holdfast.state_processor.state_table import StateTable, hash_column, json_value
 from holdfast.types.key_codec import TaggedKeyCodec
+
+_SNAPSHOT: Final[Mapping[str, Schema]] = {
+    "id": integer(1),
+    "type": choice("CHECKPOINT", "SAVEPOINT"),
+    "path": STRING,
+    "timestamp": nullable(INTEGER),
+    "state_size": nullable(integer(0)),
+}
+_SNAPSHOT_RECORD: Final = component("Snapshot", record(_SNAPSHOT))
+SNAPSHOTS: Final = component("Snapshots", record({"snapshots": array(_SNAPSHOT_RECORD)}))
+STATES: Final = component(
+    "States",
+    record(
+        {
+            **_SNAPSHOT,
+            "epoch": integer(0),
+            "counted": FLAG,
+            "states": described("Operator, name, kind, type and sizes of each state.", array(mapping(ANY))),
+        }
+    ),
+)
+STATES_QUERY: Final = record(
+    None, {"count": described("Whether entries are counted, which reads all rows.", choice("true", "false"))}
+)
+DIFFERENCE: Final = component(
+    "StateDifference",
+    record({"before": _SNAPSHOT_RECORD, "after": _SNAPSHOT_RECORD, "differences": array(mapping(ANY))}),
+)
+ROWS: Final = component(
+    "StateRows",
+    record(
+        {
+            "checkpoint": integer(1),
+            "columns": array(record({"name": STRING, "type": STRING})),
+            "rows": array(mapping(STRING)),
+            "read": integer(0),
+            "cut": described("Whether there are more rows than returned.", FLAG),
+            "next": described("The key group to continue from.", nullable(integer(0))),
+        }
+    ),
+)
+_COUNT: Final = integer(0, 999_999_999)
+ROWS_QUERY: Final = record(
+    None,
+    {
+        "key": described("Only the rows of this key.", STRING),
+        "where": described("Conditions on columns, such as value > 100.", STRING),
+        "contains": described("Text that a column contains.", STRING),
+        "start": described("First key group.", _COUNT),
+        "limit": described("Approximate number of rows.", _COUNT),
+    },
+)
+_LARGE: Final = mapping(any_of(STRING, INTEGER))
+LARGEST_ROWS: Final = component(
+    "LargestKeys",
+    record(
+        {
+            "checkpoint": integer(1),
+            "keys": integer(0),
+            "rows": integer(0),
+            "bytes": integer(0),
+            "groups": integer(1),
+            "stopped_at": described(
+                "The key group at which the time was over, null if all were read.", nullable(integer(0))
+            ),
+            "largest_keys": array(_LARGE),
+            "largest_groups": array(_LARGE),
+        }
+    ),
+)
+
 
 READ_SECONDS: Final = 4.0
 LARGEST: Final = 20
@@ -410,12 +496,12 @@ class StateApi:
         self._master = master
         self._turns = threading.BoundedSemaphore(_READERS)
 
-    @serves("GET", "/jobs/:jobid/state", schema.SNAPSHOTS)
+    @serves("GET", "/jobs/:jobid/state", SNAPSHOTS)
     def snapshots(self, request: Request) -> Response:
         """The checkpoints and savepoints whose state can be read."""
         return Response({"snapshots": [snapshot.to_json() for snapshot in list_snapshots(self._master)]})
 
-    @serves("GET", "/jobs/:jobid/state/:snapshotid", schema.STATES, query=schema.STATES_QUERY)
+    @serves("GET", "/jobs/:jobid/state/:snapshotid", STATES, query=STATES_QUERY)
     def states(self, request: Request) -> Response:
         """The states with their sizes; ?count=true also counts their entries."""
         with self._reading():
@@ -434,7 +520,7 @@ class StateApi:
             }
         )
 
-    @serves("GET", "/jobs/:jobid/state/:snapshotid/difference/:otherid", schema.DIFFERENCE)
+    @serves("GET", "/jobs/:jobid/state/:snapshotid/difference/:otherid", DIFFERENCE)
     def difference(self, request: Request) -> Response:
         """The differences of operators and states between two snapshots."""
         with self._reading():
@@ -443,7 +529,7 @@ class StateApi:
             found = [asdict(difference) for difference in differences(before, after)]
         return Response({"before": first.to_json(), "after": second.to_json(), "differences": found})
 
-    @serves("GET", _STATE, schema.ROWS, query=schema.ROWS_QUERY)
+    @serves("GET", _STATE, ROWS, query=ROWS_QUERY)
     def rows(self, request: Request) -> Response:
         """The rows of a state, by ?key, or by ?where and ?contains.
 
@@ -468,7 +554,7 @@ class StateApi:
             scanned = found.scan(conditions, request.query.get("contains", ""), start, max(1, limit))
             return Response({"checkpoint": snapshot.id, "columns": found.columns, **scanned})
 
-    @serves("GET", f"{_STATE}/largest", schema.LARGEST)
+    @serves("GET", f"{_STATE}/largest", LARGEST_ROWS)
     def largest(self, request: Request) -> Response:
         """The largest keys and key groups."""
         uid, name = request.path["uid"], request.path["state"]

@@ -26,11 +26,10 @@ from holdfast.state.descriptor import (
 )
 from holdfast.state.layout import exact_class
 from holdfast.types.arrow import batch_to_elements, element_schema, elements_to_batch
-from holdfast.types.atomic import AtomicTypeInformation
 from holdfast.types.collection import ListTypeInformation, MapTypeInformation
 from holdfast.types.composite import RowTypeInformation
 from holdfast.types.opaque import PickledTypeInformation
-from holdfast.types.type_information import TypeInformation
+from holdfast.types.type_information import AtomicTypeInformation, TypeInformation
 from holdfast.types.type_parser import to_type
 
 Convert = Callable[[Any], Any]

@@ -26,7 +26,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.kernel.secret import get_logger, redacted_message
 from holdfast.runtime.exchange.layout import CONTROL, PHASE, RESERVED, TARGET, MessageLayout
-from holdfast.runtime.task.garbage_collection import collect_after_task
+from holdfast.runtime.task.worker_process import collect_after_task
 from holdfast.spark.exchange import layout_schema, place
 from holdfast.spark.failure import TaskFailure, cause_of, text_of, translate
 from holdfast.spark.frame import ArrowFunction, map_in_arrow

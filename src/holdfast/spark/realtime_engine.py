@@ -19,7 +19,7 @@ from holdfast.runtime.graph.plan import JobPlan
 from holdfast.runtime.realtime.engine import RealTimeEngine, TaskGroup
 from holdfast.runtime.realtime.source_coordinator import SourceCoordinator
 from holdfast.runtime.realtime.task import RealTimeStage, run_stages
-from holdfast.runtime.task.loaded_job import load_job
+from holdfast.runtime.task.worker_process import load_job
 from holdfast.spark.failure import translate_fatal
 from holdfast.spark.frame import ArrowFunction, staged_frame
 from holdfast.spark.input.positions import SourceListeners

@@ -14,10 +14,9 @@ import pyarrow as pa
 from pyspark.sql import types as T
 
 from holdfast.types.arrow import VALUE_COLUMN
-from holdfast.types.atomic import CollatedStringTypeInformation
 from holdfast.types.collection import ListTypeInformation, MapTypeInformation
 from holdfast.types.composite import RowTypeInformation, StructTypeInformation
-from holdfast.types.type_information import TypeInformation
+from holdfast.types.type_information import CollatedStringTypeInformation, TypeInformation
 
 
 class Times(Enum):

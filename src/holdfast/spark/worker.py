@@ -25,9 +25,8 @@ from pyspark import TaskContext
 
 from holdfast.errors import HoldfastError
 from holdfast.runtime.exchange.stage_message import StageMessage
-from holdfast.runtime.task.garbage_collection import collect_after_task
-from holdfast.runtime.task.loaded_job import load_job
 from holdfast.runtime.task.stage_task import StageTask, TaskIdentity
+from holdfast.runtime.task.worker_process import collect_after_task, load_job
 
 ERROR_MARK: Final = "holdfast-error:"
 CRASHED: Final = (

@@ -172,7 +172,7 @@ class CleanupStrategies:
 def last_expired_stamp(now: int, time_to_live: int) -> int:
     """Return the greatest time of last use that has expired; later ones are kept. All times are milliseconds.
 
-    Tasks apply it in `hashmap/ttl_handles.py`, compaction when it merges the oldest run.
+    Tasks apply it in `hashmap/handles.py`, compaction when it merges the oldest run.
     """
     return now - time_to_live
 

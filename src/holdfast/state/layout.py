@@ -35,7 +35,6 @@ from holdfast.state.evolution import (
 )
 from holdfast.state.probe import KEY
 from holdfast.state.run_file import HASH, Segment
-from holdfast.types.atomic import AtomicTypeInformation, CollatedStringTypeInformation, DecimalTypeInformation
 from holdfast.types.changelog_type import ChangelogTypeInformation
 from holdfast.types.collection import ListTypeInformation, MapTypeInformation
 from holdfast.types.composite import DataclassTypeInformation, RecordTypeInformation, StructTypeInformation
@@ -43,7 +42,12 @@ from holdfast.types.key_codec import KeyCodec, describe_key_type, key_codec_for
 from holdfast.types.opaque import OpaqueTypeInformation, PickledTypeInformation, SerializerTypeInformation
 from holdfast.types.row import CHANGES, current_value, original, originals
 from holdfast.types.serializer import TypeSerializer
-from holdfast.types.type_information import TypeInformation
+from holdfast.types.type_information import (
+    AtomicTypeInformation,
+    CollatedStringTypeInformation,
+    DecimalTypeInformation,
+    TypeInformation,
+)
 
 _PROTOCOL: Final = pickle.HIGHEST_PROTOCOL
 # Undeclared values of these immutable classes are pickled when the run is written, not on every access.

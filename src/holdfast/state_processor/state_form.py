@@ -21,7 +21,6 @@ from holdfast.state.run_file import HASH
 from holdfast.state.timer_service import EVENT, PROCESSING, TIMER_PREFIX, USER_TIMERS
 from holdfast.state.timers import MIN_TIME, TIMESTAMP
 from holdfast.types.arrow import to_event_times
-from holdfast.types.atomic import CharTypeInformation
 from holdfast.types.collection import ListTypeInformation, MapTypeInformation
 from holdfast.types.composite import StructTypeInformation
 from holdfast.types.key_codec import (
@@ -33,7 +32,7 @@ from holdfast.types.key_codec import (
     keys_of_columns,
 )
 from holdfast.types.opaque import OpaqueTypeInformation, SealedTypeInformation, seal_json
-from holdfast.types.type_information import TypeInformation, type_from_json
+from holdfast.types.type_information import CharTypeInformation, TypeInformation, type_from_json
 
 TIMERS: Final = "timers"
 _FAMILIES: Final[Mapping[str, str]] = {

@@ -51,7 +51,7 @@ from holdfast.runtime.job.leadership import open_register
 from holdfast.runtime.job.progress import ProgressReporter
 from holdfast.runtime.master.job_master import JobMaster
 from holdfast.runtime.operator import user_error
-from holdfast.runtime.task import loaded_job
+from holdfast.runtime.task import worker_process
 from holdfast.runtime.task.stage_task import StageTask, TaskIdentity
 from holdfast.state.batch import take_rows
 from holdfast.state.run_file import forget_runs
@@ -220,7 +220,7 @@ class LocalEngine(Engine):
         return {"read_parquet": lambda paths: pa.concat_tables([pq.read_table(path) for path in paths])}
 
     def close(self) -> None:
-        loaded_job.unload_all()
+        worker_process.unload_all()
 
     def _run_stage(
         self, stage: Stage, epoch: EpochDescriptor, inputs: Sequence[Batches], next_tasks: int
@@ -237,7 +237,7 @@ class LocalEngine(Engine):
         if self._amnesia:
             _start_cold()
         self._interceptor(stage.index, partition)
-        job = loaded_job.load_job(self._key, lambda: self._content)
+        job = worker_process.load_job(self._key, lambda: self._content)
         task = StageTask(job, epoch, TaskIdentity.fresh(stage.index, partition), next_tasks)
         yield from task.run(batches)
 
@@ -413,7 +413,7 @@ def _project(epoch_job: EpochJob, batches: Batches, stage: Stage, partition: int
 
 def _start_cold() -> None:
     """Clear the caches of a worker process: opened functions, decoded state, mapped files."""
-    loaded_job.unload_all()
+    worker_process.unload_all()
     STATE_CACHE.clear()
     forget_runs()
 

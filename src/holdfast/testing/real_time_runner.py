@@ -29,7 +29,7 @@ from holdfast.runtime.job.options import EXECUTION_TRIGGER
 from holdfast.runtime.master.job_master import JobMaster
 from holdfast.runtime.realtime.engine import RealTimeEngine, TaskGroup
 from holdfast.runtime.realtime.task import RealTimeStage, run_stages
-from holdfast.runtime.task import loaded_job
+from holdfast.runtime.task import worker_process
 from holdfast.testing.epoch_runner import OPTIONS, run_job
 from holdfast.types.type_parser import to_type
 
@@ -170,7 +170,7 @@ class LocalRealTimeEngine(RealTimeEngine):
                 for stage in stages[at]:
                     self._interceptor(stage.stage, partition)
             with _lock:  # a worker of Spark loads it once, for all its tasks
-                loaded = loaded_job.load_job(job.key, lambda: content)
+                loaded = worker_process.load_job(job.key, lambda: content)
             yield from run_stages(loaded, stages[at], partition, self._clock, batches)
 
         return ThreadedTasks(run, workers)
@@ -183,7 +183,7 @@ class LocalRealTimeEngine(RealTimeEngine):
 
     def close(self) -> None:
         super().close()
-        loaded_job.unload_all()
+        worker_process.unload_all()
 
 
 class RealTimeProgram(StreamExecutionEnvironment):

@@ -11,9 +11,8 @@ from typing import Any, Final, NamedTuple
 
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.parsing import MAX_NESTING, PARSE_ERRORS
-from holdfast.types.atomic import decimal_from_unscaled
 from holdfast.types.composite import AvroRecordTypeInformation
-from holdfast.types.type_information import TypeInformation
+from holdfast.types.type_information import TypeInformation, decimal_from_unscaled
 from holdfast.types.types import Types
 
 MAX_PARTS: Final = 20_000

@@ -8,10 +8,15 @@ from typing import Any, Final
 import pyarrow as pa
 
 from holdfast.errors import ConfigurationError
-from holdfast.types.atomic import AtomicTypeInformation, with_nulls
 from holdfast.types.composite import RowTypeInformation
 from holdfast.types.row import Row, RowKind, field_names_of, make_rows, original, row_class
-from holdfast.types.type_information import TypeInformation, register_type, type_from_json
+from holdfast.types.type_information import (
+    AtomicTypeInformation,
+    TypeInformation,
+    register_type,
+    type_from_json,
+    with_nulls,
+)
 
 ROW_KIND: Final = "row_kind"
 """The column of kinds, the last one: `RowKind` by its number."""

@@ -10,10 +10,16 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import ConfigurationError, OutputTypeError
-from holdfast.types.atomic import with_nulls
 from holdfast.types.row import CHANGES, original
 from holdfast.types.serializer import TypeSerializerSchemaCompatibility
-from holdfast.types.type_information import Compatibility, TypeInformation, nested_error, register_type, type_from_json
+from holdfast.types.type_information import (
+    Compatibility,
+    TypeInformation,
+    nested_error,
+    register_type,
+    type_from_json,
+    with_nulls,
+)
 
 
 class ListTypeInformation(TypeInformation):

@@ -16,11 +16,17 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from holdfast.errors import ConfigurationError, OutputTypeError
-from holdfast.types.atomic import with_nulls
 from holdfast.types.opaque import PickledTypeInformation
 from holdfast.types.row import CHANGES, Row, RowKind, field_names_of, make_rows, original, row_class
 from holdfast.types.serializer import TypeSerializerSchemaCompatibility
-from holdfast.types.type_information import Compatibility, TypeInformation, nested_error, register_type, type_from_json
+from holdfast.types.type_information import (
+    Compatibility,
+    TypeInformation,
+    nested_error,
+    register_type,
+    type_from_json,
+    with_nulls,
+)
 
 Defaults = Mapping[str, Any]
 Aliases = Mapping[str, Sequence[str]]

@@ -15,14 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import ConfigurationError
-from holdfast.types.atomic import (
+from holdfast.types.type_information import (
     MAX_DECIMAL_PRECISION,
     AtomicTypeInformation,
     CharTypeInformation,
     DecimalTypeInformation,
     SqlTimestampTypeInformation,
+    TypeInformation,
 )
-from holdfast.types.type_information import TypeInformation
 
 _DAY: Final = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _CLOCK: Final = "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:[.][0-9]{1,6})?"

@@ -18,16 +18,16 @@ from typing import Any, Final
 import pyarrow as pa
 
 from holdfast.errors import ConfigurationError, OutputTypeError
-from holdfast.types.atomic import (
+from holdfast.types.collection import ListTypeInformation, MapTypeInformation
+from holdfast.types.composite import RowTypeInformation
+from holdfast.types.csv_value import truth_of_text
+from holdfast.types.type_information import (
     AtomicTypeInformation,
     CharTypeInformation,
     DecimalTypeInformation,
     SqlTimestampTypeInformation,
+    TypeInformation,
 )
-from holdfast.types.collection import ListTypeInformation, MapTypeInformation
-from holdfast.types.composite import RowTypeInformation
-from holdfast.types.csv_value import truth_of_text
-from holdfast.types.type_information import TypeInformation
 from holdfast.types.types import Types
 
 _UNIONS: Final = ("allOf", "anyOf", "not", "extends", "disallow")

@@ -33,19 +33,20 @@ from holdfast import errors
 from holdfast.errors import ConfigurationError, CorruptFileError, NullKeyError, OutputTypeError
 from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.types import tagged
-from holdfast.types.atomic import (
+from holdfast.types.collection import ListTypeInformation, MapTypeInformation
+from holdfast.types.composite import RecordTypeInformation, RowTypeInformation, StructTypeInformation
+from holdfast.types.key_hash import Hashes, hash_bytes, hash_numbers
+from holdfast.types.opaque import PickledTypeInformation, seal_json
+from holdfast.types.type_information import (
     AtomicTypeInformation,
     CharTypeInformation,
     CollatedStringTypeInformation,
     DecimalTypeInformation,
     SqlTimestampTypeInformation,
+    TypeInformation,
+    type_from_json,
     with_nulls,
 )
-from holdfast.types.collection import ListTypeInformation, MapTypeInformation
-from holdfast.types.composite import RecordTypeInformation, RowTypeInformation, StructTypeInformation
-from holdfast.types.key_hash import Hashes, hash_bytes, hash_numbers
-from holdfast.types.opaque import PickledTypeInformation, seal_json
-from holdfast.types.type_information import TypeInformation, type_from_json
 
 SEED: Final = 42
 """Seed of the hash of a key's first column."""

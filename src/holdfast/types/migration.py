@@ -10,11 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.types.atomic import AtomicTypeInformation, CharTypeInformation
 from holdfast.types.collection import ListTypeInformation, MapTypeInformation
 from holdfast.types.composite import StructTypeInformation, TupleTypeInformation, source_positions
 from holdfast.types.opaque import SerializerTypeInformation
-from holdfast.types.type_information import TypeInformation
+from holdfast.types.type_information import AtomicTypeInformation, CharTypeInformation, TypeInformation
 
 
 def migrate_column(array: pa.Array, old: TypeInformation, new: TypeInformation) -> pa.Array:

@@ -13,9 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from holdfast.errors import UserFunctionError
-from holdfast.types.atomic import AtomicTypeInformation
-from holdfast.types.former_names import loads
-from holdfast.types.program_classes import DurablePickler, is_of_program, program_object, reduce_by_name
+from holdfast.types.program_classes import DurablePickler, is_of_program, loads, program_object, reduce_by_name
 from holdfast.types.row import Row, revive
 from holdfast.types.serializer import (
     TypeSerializer,
@@ -23,7 +21,7 @@ from holdfast.types.serializer import (
     TypeSerializerSnapshot,
     snapshot_from_json,
 )
-from holdfast.types.type_information import Compatibility, TypeInformation, register_type
+from holdfast.types.type_information import AtomicTypeInformation, Compatibility, TypeInformation, register_type
 
 _NAMED: Final = (type, FunctionType)
 _SAFE_CLASSES: Final = frozenset({date, datetime, time, timedelta, Decimal, set, frozenset, bytearray, complex})

@@ -18,8 +18,7 @@ from enum import IntEnum
 from typing import Any, Generic, TypeVar
 
 from holdfast.errors import MissingClassError, StateError, StateMigrationError
-from holdfast.types.former_names import current_module
-from holdfast.types.program_classes import find_object
+from holdfast.types.program_classes import current_module, find_object
 
 T = TypeVar("T")
 
@@ -342,7 +341,7 @@ def class_path(cls: type) -> str:
 
 
 def load_class(path: str, base: type) -> Callable[[], Any]:
-    """Import a class that must be a subclass of `base`, also from a former module of its (see `former_names`).
+    """Import a class that must be a subclass of `base`, also from a former module of its (see `current_module`).
 
     Raises:
         MissingClassError: There is no such class.

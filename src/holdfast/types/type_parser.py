@@ -18,18 +18,19 @@ from typing import Any, Final
 import pyarrow as pa
 
 from holdfast.errors import ConfigurationError
-from holdfast.types.atomic import (
-    AtomicTypeInformation,
-    CharTypeInformation,
-    CollatedStringTypeInformation,
-    DecimalTypeInformation,
-)
 from holdfast.types.changelog_type import ChangelogTypeInformation
 from holdfast.types.collection import ListTypeInformation, MapTypeInformation
 from holdfast.types.composite import RowTypeInformation, TupleTypeInformation, dataclass_type
 from holdfast.types.opaque import PickledTypeInformation, SerializerTypeInformation
 from holdfast.types.serializer import TypeSerializer
-from holdfast.types.type_information import TypeInformation, ValueSerializer
+from holdfast.types.type_information import (
+    AtomicTypeInformation,
+    CharTypeInformation,
+    CollatedStringTypeInformation,
+    DecimalTypeInformation,
+    TypeInformation,
+    ValueSerializer,
+)
 from holdfast.types.types import Types
 
 _TOKEN: Final = re.compile(

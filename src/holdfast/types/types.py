@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.types.atomic import (
+from holdfast.types.changelog_type import ChangelogTypeInformation
+from holdfast.types.collection import ListTypeInformation, MapTypeInformation
+from holdfast.types.composite import RowTypeInformation, StructTypeInformation, TupleTypeInformation
+from holdfast.types.opaque import OpaqueTypeInformation, PickledTypeInformation, SerializerTypeInformation
+from holdfast.types.type_information import (
     AtomicTypeInformation,
     CharTypeInformation,
     CollatedStringTypeInformation,
     DecimalTypeInformation,
     SqlTimestampTypeInformation,
+    TypeInformation,
+    ValueSerializer,
+    ValueSerializerSnapshot,
+    type_from_json,
 )
-from holdfast.types.changelog_type import ChangelogTypeInformation
-from holdfast.types.collection import ListTypeInformation, MapTypeInformation
-from holdfast.types.composite import RowTypeInformation, StructTypeInformation, TupleTypeInformation
-from holdfast.types.opaque import OpaqueTypeInformation, PickledTypeInformation, SerializerTypeInformation
-from holdfast.types.type_information import TypeInformation, ValueSerializer, ValueSerializerSnapshot, type_from_json
 
 __all__ = [
     "AtomicTypeInformation",

@@ -3,9 +3,9 @@
 from holdfast.kernel.ids import JobID
 from holdfast.queryable.client.client_core import ClientRequest, scan_batch, scan_head
 from holdfast.queryable.wire.connection import ClientSession, raise_failure
-from holdfast.queryable.wire.description import StateDescription
 from holdfast.queryable.wire.frame import Frame, FrameType
 from holdfast.queryable.wire.location import KvStateLocation
+from holdfast.queryable.wire.request import StateDescription
 
 
 def parse(data: bytes) -> None:

@@ -13,7 +13,7 @@ import pytest
 from holdfast.datastream.connectors.kafka.client import KafkaConnection
 from holdfast.datastream.connectors.kafka.kafka_committer import ShardProducer
 from holdfast.datastream.connectors.kafka.markers import marker_key, marker_value, parse_marker
-from holdfast.datastream.sinks.committed_names import name_of
+from holdfast.datastream.sinks.staged_files import name_of
 from holdfast.errors import ConfigurationError, StorageError
 from holdfast.runtime.function.sink import Sink
 from holdfast.testing import KafkaServer, SinkBackend

@@ -5,9 +5,9 @@ import threading
 import pytest
 
 from holdfast.checkpoint import CheckpointFailureReason, CompletedCheckpoint
+from holdfast.checkpoint.checkpoint_machine import CheckpointParticipant
 from holdfast.checkpoint.claim import import_snapshot
 from holdfast.checkpoint.completed_checkpoint import read_by_path, read_newest
-from holdfast.checkpoint.pending_checkpoint import CheckpointParticipant
 from holdfast.checkpoint.snapshot_type import CheckpointProperties
 from holdfast.errors import CheckpointError, FencedError, PossibleInconsistentStateError, StateError, StorageError
 from holdfast.kernel import fault

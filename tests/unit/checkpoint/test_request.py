@@ -1,6 +1,6 @@
 """Which request for a checkpoint is carried out next."""
 
-from holdfast.checkpoint.pending_checkpoint import CheckpointRequestDecider, CheckpointTriggerRequest
+from holdfast.checkpoint.checkpoint_machine import CheckpointRequestDecider, CheckpointTriggerRequest
 from holdfast.checkpoint.snapshot_type import CheckpointProperties, CheckpointRetentionPolicy
 from holdfast.errors import CheckpointFailureReason
 

@@ -2,9 +2,9 @@
 
 import json
 
+from holdfast.checkpoint.checkpoint_machine import CheckpointParticipant
 from holdfast.checkpoint.config import CoordinatorConfiguration
 from holdfast.checkpoint.messages import CheckpointMetrics
-from holdfast.checkpoint.pending_checkpoint import CheckpointParticipant
 from holdfast.checkpoint.statistics import config, details, overview, subtask_details
 from holdfast.kernel.clock import ManualClock
 from tests.unit.checkpoint.support import LocalJob, document, run_handle

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
+from holdfast.checkpoint.checkpoint_machine import PendingCheckpoint
 from holdfast.checkpoint.completed_checkpoint import read_by_path, read_retained
-from holdfast.checkpoint.pending_checkpoint import PendingCheckpoint
 from holdfast.checkpoint.retention import Sweeper, SweepReport
 from holdfast.errors import FencedError, PossibleInconsistentStateError
 from holdfast.kernel import fault

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.kernel.known_jobs import unknown_job
+from holdfast.kernel.failure_text import unknown_job
 
 
 def test_it_has_what_was_typed_what_is_near_and_what_there_is() -> None:

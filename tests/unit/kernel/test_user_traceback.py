@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.kernel.user_traceback import one_line, short_repr, user_traceback, with_source_lines
+from holdfast.kernel.failure_text import one_line, short_repr, user_traceback, with_source_lines
 
 
 class Hostile:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.kernel.secret import get_logger
-from holdfast.rest.recent_log import RecentLog
+from holdfast.rest.job_api import RecentLog
 from tests.stories.served import Running, refused, until
 
 

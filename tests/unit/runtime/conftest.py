@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.kernel import fault
-from holdfast.runtime.task import loaded_job
+from holdfast.runtime.task import worker_process
 from holdfast.state.run_file import forget_runs
 from holdfast.state.version import STATE_CACHE
 
@@ -32,6 +32,6 @@ def _a_process_that_knows_nothing() -> Iterator[None]:
     """Each story begins as in a new process and leaves no fault behind."""
     yield
     fault.clear()
-    loaded_job.unload_all()
+    worker_process.unload_all()
     STATE_CACHE.clear()
     forget_runs()

@@ -25,7 +25,7 @@ from holdfast.errors import (
     OutputTypeError,
     UserFunctionError,
 )
-from holdfast.kernel.error_display import error_lines
+from holdfast.kernel.failure_text import error_lines
 from holdfast.runtime.job.control import JobStatus
 from holdfast.runtime.master.job_client import JobClient
 from holdfast.runtime.master.job_master import JobMaster

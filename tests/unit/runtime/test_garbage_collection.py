@@ -16,8 +16,8 @@ from holdfast.datastream.connectors.datagen import DataGeneratorSource
 from holdfast.runtime.job.control import JobStatus
 from holdfast.runtime.master.job_client import JobClient
 from holdfast.runtime.operator import OperatorSubtask
-from holdfast.runtime.task import garbage_collection
-from holdfast.runtime.task.garbage_collection import collect_after_task, collect_between_barriers, collect_young
+from holdfast.runtime.task import worker_process
+from holdfast.runtime.task.worker_process import collect_after_task, collect_between_barriers, collect_young
 from holdfast.testing.real_time_runner import RealTimeProgram
 
 
@@ -30,7 +30,7 @@ class Knot:
 
 @pytest.fixture(autouse=True)
 def thawed() -> Iterator[None]:
-    garbage_collection._next_full_collection = 0.0
+    worker_process._next_full_collection = 0.0
     yield
     gc.unfreeze()
 
@@ -60,7 +60,7 @@ def test_a_cycle_that_outlived_its_task_is_collected_by_a_full_collection() -> N
     del knot
     collect_after_task()
     assert frozen() is not None
-    garbage_collection._next_full_collection = 0.0
+    worker_process._next_full_collection = 0.0
     collect_after_task()
     assert frozen() is None
 
@@ -69,7 +69,7 @@ def test_looking_at_everything_takes_a_two_hundredth_of_the_time() -> None:
     began = time.monotonic()
     collect_after_task()
     took = time.monotonic() - began
-    assert 0 < garbage_collection._next_full_collection - time.monotonic() <= 200 * took
+    assert 0 < worker_process._next_full_collection - time.monotonic() <= 200 * took
 
 
 # Real-time tasks, which do not end
@@ -96,7 +96,7 @@ def test_a_cycle_that_outlived_a_barrier_is_collected_by_a_full_collection(monke
     collect_between_barriers()
     assert old() is not None
     now = time.monotonic() + 3600
-    monkeypatch.setattr(garbage_collection.time, "monotonic", lambda: now)
+    monkeypatch.setattr(worker_process.time, "monotonic", lambda: now)
     collect_between_barriers()
     assert old() is None
 

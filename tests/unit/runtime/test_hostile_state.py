@@ -14,7 +14,7 @@ import pytest
 from holdfast.checkpoint.completed_checkpoint import pointer_for
 from holdfast.checkpoint.metadata import KIND, CheckpointMetadata, encode
 from holdfast.errors import CorruptFileError, FormatVersionError, HoldfastError
-from holdfast.runtime.task import loaded_job
+from holdfast.runtime.task import worker_process
 from holdfast.state.run_file import TRAILER_SIZE, forget_runs, handle_of
 from holdfast.state.version import STATE_CACHE
 from holdfast.storage.register import FileRegister
@@ -31,7 +31,7 @@ PAYMENTS = ledger.payments(EPOCHS, ROWS, ACCOUNTS, SEED)
 def ledger_run(place: Path, epochs: int = EPOCHS, out: str = "out", **options: str) -> None:
     STATE_CACHE.clear()
     forget_runs()
-    loaded_job.unload_all()
+    worker_process.unload_all()
     graph = ledger.graph(place / out, two_stages=True)
     run(graph, place / "job", ledger.inputs(PAYMENTS[:epochs]), {**RESTARTING, **options})
 

@@ -15,7 +15,7 @@ from holdfast.datastream import DataStream, KeyedProcessFunction, OutputTag
 from holdfast.errors import JobExecutionError
 from holdfast.runtime.exchange.layout import Chunk
 from holdfast.state import ValueStateDescriptor, batch
-from holdfast.types.atomic import AtomicTypeInformation
+from holdfast.types.type_information import AtomicTypeInformation
 from holdfast.types.type_parser import to_type
 from tests.stories.journal import Journal, as_tuples, read
 from tests.stories.local import Program, epochs, run

@@ -9,7 +9,7 @@ from holdfast.datastream.sinks import ParquetFileSink
 from holdfast.errors import CorruptFileError
 from holdfast.kernel.configuration import Configuration
 from holdfast.runtime.job.control import JobStatus
-from holdfast.runtime.task.loaded_job import with_local_copies
+from holdfast.runtime.task.worker_process import with_local_copies
 from holdfast.state import HashMapStateBackend
 from holdfast.state.descriptor import ValueStateDescriptor
 from holdfast.state.run_file import check_run, forget_runs

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 
 from holdfast.errors import ConfigurationError
-from holdfast.types.atomic import CharTypeInformation, CollatedStringTypeInformation
 from holdfast.types.opaque import PickledTypeInformation, SerializerTypeInformation
 from holdfast.types.serializer import TypeSerializer
+from holdfast.types.type_information import CharTypeInformation, CollatedStringTypeInformation
 from holdfast.types.type_parser import parse_type, to_row_type, to_type
 from holdfast.types.types import Types
 from tests.unit.types.type_strategies import tables

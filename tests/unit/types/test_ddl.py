@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 
 from holdfast.errors import ConfigurationError
-from holdfast.types.atomic import CharTypeInformation, CollatedStringTypeInformation
+from holdfast.types.type_information import CharTypeInformation, CollatedStringTypeInformation
 from holdfast.types.type_parser import parse_schema, parse_type, to_type
 from holdfast.types.types import Types
 from tests.unit.types.type_strategies import tables

@@ -13,7 +13,7 @@ from holdfast.common import Instant, JobStatus, Row, RowKind, Types
 from holdfast.datastream.window import CountWindow, GlobalWindow, TimeWindow
 from holdfast.kernel.watermark import WatermarkGeneratorContext
 from holdfast.runtime.task.steps import _unpickled
-from holdfast.types.former_names import FORMER_MODULES, loads
+from holdfast.types.program_classes import FORMER_MODULES, loads
 from holdfast.types.serializer import snapshot_from_json
 
 # Written by the release that still had `holdfast.types.row_kind`, `holdfast.types.instant` and

@@ -20,11 +20,11 @@ import numpy as np
 import pytest
 
 from holdfast.errors import MissingClassError
-from holdfast.types import former_names, program_classes
-from holdfast.types.former_names import loads
+from holdfast.types import program_classes
 from holdfast.types.opaque import dumps
 from holdfast.types.program_classes import (
     ProgramClasses,
+    loads,
     pickle_program,
     program_object,
     unpickle_program,
@@ -270,7 +270,7 @@ def test_a_class_by_value_is_found_by_its_full_name(
         now[name] = type(name.rpartition(".")[2], (base,), {"__qualname__": name, "__module__": "__main__"})
         if "." in name:
             setattr(now[name.partition(".")[0]], now[name].__name__, now[name])
-    monkeypatch.setattr(former_names, "_full_names", {})
+    monkeypatch.setattr(program_classes, "_full_names", {})
     ProgramClasses("elsewhere", {f"__main__:{name}": cls for name, cls in now.items()}, {}, {}).use()
 
     nested, outer, note, place, other = map(loads, old)

@@ -9,12 +9,11 @@ from holdfast.errors import ConfigurationError
 from holdfast.runtime.function.user_function import KeyedProcessFunction, RuntimeContext
 from holdfast.state.api import ValueState
 from holdfast.state.descriptor import ValueStateDescriptor
-from holdfast.types.atomic import AtomicTypeInformation, DecimalTypeInformation
 from holdfast.types.changelog_type import ChangelogTypeInformation
 from holdfast.types.composite import RowTypeInformation
 from holdfast.types.ordering import are_equal, is_less
 from holdfast.types.row import Row, RowKind
-from holdfast.types.type_information import TypeInformation
+from holdfast.types.type_information import AtomicTypeInformation, DecimalTypeInformation, TypeInformation
 from holdfast.types.types import Types
 
 _LIVE: Final = 0

@@ -23,8 +23,7 @@ import pyarrow as pa
 
 from holdfast.datastream.connectors.row_changes import ChangeColumns, EpochChanges
 from holdfast.datastream.connectors.table_files import DataFile, parse_target, table_directory
-from holdfast.datastream.sinks.committed_names import name_of, not_recorded
-from holdfast.datastream.sinks.staged_files import staged_rows
+from holdfast.datastream.sinks.staged_files import name_of, not_recorded, staged_rows
 from holdfast.errors import HoldfastError, StorageError
 from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext
 

@@ -44,7 +44,7 @@ from holdfast.datastream.stream.stream_factory import StreamFactory, aligned_sou
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.default_log import install_default_handler
-from holdfast.kernel.error_display import install_error_display
+from holdfast.kernel.failure_text import install_error_display
 from holdfast.kernel.ids import new_nonce
 from holdfast.kernel.watermark import WatermarkStrategy
 from holdfast.runtime.function.sink import is_pickled

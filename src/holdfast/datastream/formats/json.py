@@ -24,14 +24,18 @@ from holdfast.datastream.formats.input_format import (
     require_calendar,
 )
 from holdfast.errors import ConfigurationError, OutputTypeError
-from holdfast.types.atomic import AtomicTypeInformation, CharTypeInformation, DecimalTypeInformation
 from holdfast.types.changelog_type import ChangelogTypeInformation
 from holdfast.types.collection import ListTypeInformation, MapTypeInformation
 from holdfast.types.composite import RowTypeInformation
 from holdfast.types.flink_text import json_number_formatter
 from holdfast.types.json_value import as_bytes, column_reader, json_reader, parse_json, row_type_of_json_schema
 from holdfast.types.serialization import DeserializationSchema, SerializationSchema, as_dict_with_kind, flink_json_text
-from holdfast.types.type_information import TypeInformation
+from holdfast.types.type_information import (
+    AtomicTypeInformation,
+    CharTypeInformation,
+    DecimalTypeInformation,
+    TypeInformation,
+)
 from holdfast.types.type_parser import to_row_type
 
 _ONE_OBJECT: Final = "a line has one object, from its first character to its last"

@@ -16,11 +16,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from holdfast.datastream.sinks.committed_names import require_whole_epoch
-from holdfast.datastream.sinks.staged_files import staged_paths, sweep_staged_files, verified_paths
+from holdfast.datastream.sinks.staged_files import require_whole_epoch, staged_paths, sweep_staged_files, verified_paths
 from holdfast.errors import ConfigurationError, UserFunctionError
+from holdfast.kernel.failure_text import one_line, user_traceback
 from holdfast.kernel.ids import new_nonce
-from holdfast.kernel.user_traceback import one_line, user_traceback
 from holdfast.runtime.function.sink import (
     CommitRequest,
     Committer,

@@ -34,13 +34,17 @@ from holdfast.state.descriptor import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from holdfast.types.atomic import AtomicTypeInformation, CollatedStringTypeInformation, DecimalTypeInformation
 from holdfast.types.changelog_type import ChangelogTypeInformation
 from holdfast.types.composite import RowTypeInformation, TupleTypeInformation
 from holdfast.types.opaque import OpaqueTypeInformation
 from holdfast.types.ordering import is_greater, is_less
 from holdfast.types.row import field_names_of
-from holdfast.types.type_information import TypeInformation
+from holdfast.types.type_information import (
+    AtomicTypeInformation,
+    CollatedStringTypeInformation,
+    DecimalTypeInformation,
+    TypeInformation,
+)
 from holdfast.types.type_parser import parse_type
 
 if TYPE_CHECKING:

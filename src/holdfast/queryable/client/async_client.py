@@ -24,9 +24,9 @@ from holdfast.queryable.client.client_core import (
 )
 from holdfast.queryable.client.result import ManyResult, Origin, ScanHead, StateResult
 from holdfast.queryable.wire.connection import ClientConnection, client_context, connect
-from holdfast.queryable.wire.description import StateDescription
 from holdfast.queryable.wire.errors import LimitExceededError, QueryError, UnknownKvStateKeyGroupLocationError
 from holdfast.queryable.wire.frame import Frame
+from holdfast.queryable.wire.request import StateDescription
 
 _MAX_BATCHED: Final = 256
 P = ParamSpec("P")

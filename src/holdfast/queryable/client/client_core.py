@@ -30,7 +30,6 @@ from holdfast.kernel.ids import JobID
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.queryable.client.result import ManyResult, Origin, ScanHead, StateResult
-from holdfast.queryable.wire.description import OpaqueValue, StateDescription, scan_schema
 from holdfast.queryable.wire.errors import (
     BadRequestError,
     ProtocolError,
@@ -48,14 +47,17 @@ from holdfast.queryable.wire.request import (
     Consistency,
     ConsistencyKind,
     GetRequest,
+    OpaqueValue,
     ScanRequest,
+    StateDescription,
     answer_batch,
     checked_deadline,
     encode_column,
+    scan_schema,
 )
 from holdfast.state.descriptor import AggregatingStateDescriptor, StateDescriptor, StateKind
-from holdfast.types.atomic import AtomicTypeInformation
 from holdfast.types.key_codec import AtomicKeyCodec, KeyCodec
+from holdfast.types.type_information import AtomicTypeInformation
 from holdfast.types.type_parser import to_type
 
 _REMEMBERED: Final = 4096

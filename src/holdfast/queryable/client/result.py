@@ -9,8 +9,8 @@ from typing import Any, Final, Generic, NoReturn, TypeVar
 
 import pyarrow as pa
 
-from holdfast.queryable.wire.description import StateDescription
 from holdfast.queryable.wire.errors import ReadOnlyStateError
+from holdfast.queryable.wire.request import StateDescription
 from holdfast.state.api import AggregatingState, FoldingState, ListState, MapState, ReducingState, ValueState
 from holdfast.state.descriptor import StateKind
 

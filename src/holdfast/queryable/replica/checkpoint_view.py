@@ -32,7 +32,6 @@ from holdfast.queryable.replica.layer import (
     total_rows,
     wanted_keys,
 )
-from holdfast.queryable.wire.description import VALUE, StateDescription, scan_schema, without_classes
 from holdfast.queryable.wire.errors import (
     BadRequestError,
     LimitExceededError,
@@ -40,7 +39,14 @@ from holdfast.queryable.wire.errors import (
     UnknownKvStateIdError,
 )
 from holdfast.queryable.wire.frame import to_header
-from holdfast.queryable.wire.request import Condition, ScanRequest
+from holdfast.queryable.wire.request import (
+    VALUE,
+    Condition,
+    ScanRequest,
+    StateDescription,
+    scan_schema,
+    without_classes,
+)
 from holdfast.state import batch
 from holdfast.state.descriptor import StateKind
 from holdfast.state.evolution import Form, find_conversion, forms_of

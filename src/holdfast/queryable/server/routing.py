@@ -20,7 +20,6 @@ from holdfast.queryable.replica.checkpoint_view import SCALARS, CheckpointView, 
 from holdfast.queryable.replica.follower import CheckpointFollower
 from holdfast.queryable.replica.layer import comparable
 from holdfast.queryable.server.proxy import KvStateRegistry, LocationCache, PeerConnections, location_unknown
-from holdfast.queryable.wire.description import VALUE, StateDescription
 from holdfast.queryable.wire.errors import (
     RETRYABLE,
     BadRequestError,
@@ -37,10 +36,12 @@ from holdfast.queryable.wire.errors import (
 from holdfast.queryable.wire.frame import Frame, FrameType, Limits, encode, to_header
 from holdfast.queryable.wire.location import Address, KvStateID, KvStateLocation, Placement, unknown_state
 from holdfast.queryable.wire.request import (
+    VALUE,
     ColumnReader,
     ConsistencyKind,
     GetRequest,
     ScanRequest,
+    StateDescription,
     answer_batch,
     at_least,
     encode_column,

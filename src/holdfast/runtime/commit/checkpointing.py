@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from holdfast.checkpoint.checkpoint_machine import CheckpointParticipant, PendingCheckpoint
 from holdfast.checkpoint.claim import import_snapshot
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint, pointer_for
 from holdfast.checkpoint.coordinator import CheckpointCoordinator
@@ -23,7 +24,6 @@ from holdfast.checkpoint.master_hook import MasterTriggerRestoreHook, WithMaster
 from holdfast.checkpoint.messages import CheckpointMetrics, DeclineCheckpoint
 from holdfast.checkpoint.metadata import CLAIMED, EVENT_TIME, PREVIOUS_EPOCH, TARGETS, CheckpointMetadata, encode
 from holdfast.checkpoint.options import GRACE_PERIOD, SAVEPOINT_DIRECTORY, TOLERABLE_FAILED
-from holdfast.checkpoint.pending_checkpoint import CheckpointParticipant, PendingCheckpoint
 from holdfast.checkpoint.retention import Sweeper
 from holdfast.checkpoint.snapshot_type import CheckpointProperties
 from holdfast.checkpoint.statistics import CheckpointStatsTracker

@@ -18,8 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.errors import NullKeyError
+from holdfast.kernel.failure_text import short_repr
 from holdfast.kernel.key_group import key_groups_of
-from holdfast.kernel.user_traceback import short_repr
 from holdfast.runtime.graph.plan import Edge, SourcePlan, Stage
 from holdfast.state import batch as batches
 from holdfast.types.arrow import (

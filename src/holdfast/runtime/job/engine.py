@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol, TypeVar
 
+from holdfast.checkpoint.checkpoint_machine import CheckpointParticipant
 from holdfast.checkpoint.options import CHECKPOINT_STORAGE, CHECKPOINTS_DIRECTORY, CREATE_CHECKPOINT_SUBDIR
-from holdfast.checkpoint.pending_checkpoint import CheckpointParticipant
 from holdfast.errors import (  # noqa: F401 - programs that were written for 0.1 import those of Spark from here
     CheckpointError,
     ConfigurationError,

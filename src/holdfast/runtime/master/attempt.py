@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from holdfast.checkpoint.pending_checkpoint import CheckpointParticipant
+from holdfast.checkpoint.checkpoint_machine import CheckpointParticipant
 from holdfast.checkpoint.statistics import CheckpointStatsTracker
 from holdfast.errors import ConfigurationError, FencedError, HoldfastError
 from holdfast.ha.options import HA_SUBMISSION

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from holdfast.errors import HoldfastError, NullKeyError, OutputTypeError, UserFunctionError
-from holdfast.kernel.failure_text import summary
+from holdfast.kernel.failure_text import summary, with_source_lines
 from holdfast.kernel.secret import redacted_message
-from holdfast.kernel.user_traceback import with_source_lines
 from holdfast.runtime.graph.stream_graph import StreamGraph
 from holdfast.runtime.master.failure_policy import without_changing_parts
 

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
+from holdfast.checkpoint.checkpoint_machine import CheckpointParticipant
 from holdfast.checkpoint.config import CoordinatorConfiguration
 from holdfast.checkpoint.options import ALIGNMENT_LIMIT, CheckpointingMode
-from holdfast.checkpoint.pending_checkpoint import CheckpointParticipant
 from holdfast.errors import (
     CheckpointError,
     CheckpointFailureReason,

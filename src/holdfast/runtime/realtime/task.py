@@ -42,7 +42,6 @@ from holdfast.runtime.graph.event_time import EventTime, Observed, WatermarkCloc
 from holdfast.runtime.job.options import LATENCY_HISTORY, LATENCY_INTERVAL
 from holdfast.runtime.operator.async_operation import CallsInFlight
 from holdfast.runtime.realtime.control import ControlAddress, DriverConnection, Heartbeat, lost_driver_error
-from holdfast.runtime.realtime.flush_interval import FlushInterval
 from holdfast.runtime.realtime.message import (
     FIRST_CREDIT,
     FRAME_BYTES,
@@ -54,15 +53,15 @@ from holdfast.runtime.realtime.message import (
     least_watermark,
 )
 from holdfast.runtime.realtime.source_readers import SourceReaders
-from holdfast.runtime.realtime.task_meter import TaskMeter
-from holdfast.runtime.task.garbage_collection import (
+from holdfast.runtime.realtime.task_meter import FlushInterval, TaskMeter
+from holdfast.runtime.task.stage_task import StageTask, TaskIdentity
+from holdfast.runtime.task.steps import KeyedStepExecutor, OperatorExecutor, TimestampExecutor
+from holdfast.runtime.task.worker_process import (
+    LoadedJob,
     collect_between_barriers,
     collect_young,
     paused_garbage_collection,
 )
-from holdfast.runtime.task.loaded_job import LoadedJob
-from holdfast.runtime.task.stage_task import StageTask, TaskIdentity
-from holdfast.runtime.task.steps import KeyedStepExecutor, OperatorExecutor, TimestampExecutor
 from holdfast.state.operator_snapshot import OperatorSnapshot
 from holdfast.state.run_file import RunHandle
 from holdfast.state.version import StateVersion

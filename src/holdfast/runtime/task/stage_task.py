@@ -22,9 +22,9 @@ from holdfast.errors import (
     NullKeyError,
     OutputTypeError,
 )
+from holdfast.kernel.failure_text import short_repr
 from holdfast.kernel.ids import new_nonce
 from holdfast.kernel.key_group import range_of
-from holdfast.kernel.user_traceback import short_repr
 from holdfast.kernel.watermark import WatermarkGeneratorContext
 from holdfast.runtime.exchange.layout import (
     KEY,
@@ -53,8 +53,6 @@ from holdfast.runtime.function.sink import WriterInitContext, owner_of
 from holdfast.runtime.graph.event_time import Observed, merge_observed
 from holdfast.runtime.graph.plan import Edge, KeyPlan, Port, SourcePlan, Stage, Step
 from holdfast.runtime.operator import SubtaskInfo, user_error
-from holdfast.runtime.task.garbage_collection import collect_young, paused_garbage_collection
-from holdfast.runtime.task.loaded_job import LoadedJob
 from holdfast.runtime.task.operator_state import QueryableNames, TaskSnapshotStore, inline_limit
 from holdfast.runtime.task.steps import (
     ForwardExecutor,
@@ -67,6 +65,7 @@ from holdfast.runtime.task.steps import (
     TimestampExecutor,
     WatermarkGeneratorExecutor,
 )
+from holdfast.runtime.task.worker_process import LoadedJob, collect_young, paused_garbage_collection
 from holdfast.runtime.window_operator.window_subtask import subtask_class
 from holdfast.state.operator_snapshot import OperatorSnapshot
 from holdfast.state.operator_state import OperatorStateBackend

@@ -48,8 +48,8 @@ from holdfast.runtime.graph.plan import Step
 from holdfast.runtime.operator import OperatorSubtask, user_error
 from holdfast.runtime.operator.async_operation import CallsInFlight
 from holdfast.runtime.operator.batch_function import BatchSubtask
-from holdfast.runtime.task.loaded_job import LoadedJob
 from holdfast.runtime.task.operator_state import QueryableNames
+from holdfast.runtime.task.worker_process import LoadedJob
 from holdfast.runtime.window_operator.pane_operator import PaneSubtask
 from holdfast.state.compaction import compact
 from holdfast.state.compaction_plan import TaskMerge
@@ -68,8 +68,7 @@ from holdfast.types.arrow import (
     to_event_times,
     with_invalid_columns_null,
 )
-from holdfast.types.former_names import DurableUnpickler
-from holdfast.types.program_classes import DurablePickler
+from holdfast.types.program_classes import DurablePickler, DurableUnpickler
 from holdfast.types.row import original
 
 logger = get_logger(__name__)

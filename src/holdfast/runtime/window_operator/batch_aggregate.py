@@ -18,11 +18,15 @@ import pyarrow.compute as pc
 
 from holdfast.errors import ConfigurationError, OutputTypeError
 from holdfast.runtime.operator.batch_function import Groups, exact_decimals
-from holdfast.types.atomic import AtomicTypeInformation, CollatedStringTypeInformation, DecimalTypeInformation
 from holdfast.types.composite import RowTypeInformation
 from holdfast.types.opaque import OpaqueTypeInformation
 from holdfast.types.ordering import canonical_floats, ranks_of
-from holdfast.types.type_information import TypeInformation
+from holdfast.types.type_information import (
+    AtomicTypeInformation,
+    CollatedStringTypeInformation,
+    DecimalTypeInformation,
+    TypeInformation,
+)
 from holdfast.types.type_parser import parse_type
 
 Arrival = npt.NDArray[np.int64]

@@ -24,6 +24,13 @@ from holdfast.state.hashmap.handles import (
     CellHandle,
     CopiedValueHandle,
     DefaultValueHandle,
+    ExpiringAggregatingHandle,
+    ExpiringFoldingHandle,
+    ExpiringHandle,
+    ExpiringListHandle,
+    ExpiringMapHandle,
+    ExpiringReducingHandle,
+    ExpiringValueHandle,
     FoldingHandle,
     ListHandle,
     MapHandle,
@@ -33,15 +40,6 @@ from holdfast.state.hashmap.handles import (
     ValueHandle,
 )
 from holdfast.state.hashmap.slots import Cells, NamespaceCursor, NamespacePlacement, SlotKeys, SlotPlacement, Slots
-from holdfast.state.hashmap.ttl_handles import (
-    ExpiringAggregatingHandle,
-    ExpiringFoldingHandle,
-    ExpiringHandle,
-    ExpiringListHandle,
-    ExpiringMapHandle,
-    ExpiringReducingHandle,
-    ExpiringValueHandle,
-)
 from holdfast.state.layout import VOID, OpaqueCodec, RowCodec, StateLayout, VoidNamespaceSerializer, average_size
 from holdfast.state.options import HASHMAP_MEMORY
 from holdfast.state.probe import Hashes, KeyProbe, SegmentSlice

@@ -12,9 +12,8 @@ from typing import Any, Final, TypeVar
 
 from holdfast.errors import ConfigurationError, CorruptFileError, StateError
 from holdfast.kernel.parsing import PARSE_ERRORS
-from holdfast.types.atomic import decimal_from_unscaled
 from holdfast.types.avro import LogicalType, avro_type, full_name, logical_type_of
-from holdfast.types.type_information import TypeInformation
+from holdfast.types.type_information import TypeInformation, decimal_from_unscaled
 from holdfast.types.types import Types
 
 # Bytes as Java's `DataOutput` and Flink's serializers write them.

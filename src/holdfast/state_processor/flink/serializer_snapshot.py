@@ -27,12 +27,11 @@ from holdfast.state_processor.flink.serializer import (
     unreadable,
 )
 from holdfast.state_processor.flink.serializer import FlinkSerializer as _Serializer
-from holdfast.types.atomic import DecimalTypeInformation, SqlTimestampTypeInformation
 from holdfast.types.collection import ListTypeInformation, MapTypeInformation
 from holdfast.types.composite import RowTypeInformation, TupleTypeInformation
 from holdfast.types.opaque import PickledTypeInformation
 from holdfast.types.row import Row, revive
-from holdfast.types.type_information import TypeInformation
+from holdfast.types.type_information import DecimalTypeInformation, SqlTimestampTypeInformation, TypeInformation
 from holdfast.types.types import Types
 
 TTL: Final = "TtlSerializer"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.runtime.realtime import flush_interval
-from holdfast.runtime.realtime.flush_interval import FlushInterval, waited_for_a_core
+from holdfast.runtime.realtime import task_meter
+from holdfast.runtime.realtime.task_meter import FlushInterval, waited_for_a_core
 
 LEAST = 0.004
 
@@ -17,7 +17,7 @@ class Host:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = self.waited = 0.0
-        monkeypatch.setattr(flush_interval, "waited_for_a_core", lambda: self.waited)
+        monkeypatch.setattr(task_meter, "waited_for_a_core", lambda: self.waited)
         self.interval = FlushInterval(LEAST, self.now)
 
     def run(self, seconds: float, share: float) -> float:
@@ -38,9 +38,9 @@ def test_elements_wait_longer_while_the_thread_waits_for_a_core(monkeypatch: pyt
 
 
 def test_an_interval_that_is_longer_anyhow_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flush_interval, "waited_for_a_core", lambda: 0.0)
+    monkeypatch.setattr(task_meter, "waited_for_a_core", lambda: 0.0)
     interval = FlushInterval(0.05, 0.0)
-    monkeypatch.setattr(flush_interval, "waited_for_a_core", lambda: 10.0)
+    monkeypatch.setattr(task_meter, "waited_for_a_core", lambda: 10.0)
     interval.adapt(1.0)
     assert interval.seconds == 0.05
 
@@ -49,7 +49,7 @@ def test_a_system_that_does_not_say_it_has_free_cores(monkeypatch: pytest.Monkey
     assert waited_for_a_core() >= 0
     for text in ("", "12", "a b c"):
         (tmp_path / "schedstat").write_text(text)
-        monkeypatch.setattr(flush_interval, "_SCHEDULER", tmp_path / "schedstat")
+        monkeypatch.setattr(task_meter, "_SCHEDULER", tmp_path / "schedstat")
         assert waited_for_a_core() == 0
-    monkeypatch.setattr(flush_interval, "_SCHEDULER", tmp_path / "none")
+    monkeypatch.setattr(task_meter, "_SCHEDULER", tmp_path / "none")
     assert waited_for_a_core() == 0

@@ -48,11 +48,13 @@ from holdfast.datastream.connectors.database.dialect import (
 )
 from holdfast.datastream.connectors.database.table_change import TableChange, TargetTable
 from holdfast.datastream.connectors.row_changes import ChangeColumns, EpochChanges
-from holdfast.datastream.sinks.committed_names import name_of, not_recorded, require_whole_epoch
 from holdfast.datastream.sinks.staged_files import (
     foreign_committables_error,
+    name_of,
+    not_recorded,
     open_staged_file,
     read_rows,
+    require_whole_epoch,
     verified_paths,
 )
 from holdfast.errors import ConfigurationError, HoldfastError, StorageError

@@ -24,8 +24,7 @@ from holdfast.datastream.connectors.kafka.records import (
     RecordLimits,
     read_staged_records,
 )
-from holdfast.datastream.sinks.committed_names import name_of, not_recorded
-from holdfast.datastream.sinks.staged_files import foreign_committables_error, verified_paths
+from holdfast.datastream.sinks.staged_files import foreign_committables_error, name_of, not_recorded, verified_paths
 from holdfast.errors import ConfigurationError, StorageError
 from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.kernel.secret import get_logger

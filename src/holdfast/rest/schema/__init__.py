@@ -1,1 +1,0 @@
-"""JSON schemas of requests and responses, by path."""
