@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -129,8 +130,8 @@ def test_each_file_is_read_once_also_after_a_restart(tmp_path: Path) -> None:
 
 
 def test_files_come_oldest_first_or_newest_first(tmp_path: Path) -> None:
-    for name, time in (("x", 300), ("y", 100), ("z", 200)):
-        write(tmp_path / name, name, time=time)
+    for name, seconds in (("x", 300), ("y", 100), ("z", 200)):
+        write(tmp_path / name, name, time=seconds)
     assert Job(MemoryFiles(), tmp_path).read() == ["y", "z", "x"]
     assert Job(MemoryFiles(), tmp_path, latestFirst="true").read() == ["x", "z", "y"]
 
@@ -168,7 +169,7 @@ def test_a_file_of_which_nothing_was_read_is_not_in_the_position(tmp_path: Path)
     job = Job(MemoryFiles(), tmp_path)
     assert job.read(most=0) == []
     position = job.position()
-    assert position == {"paths": [{"offset": None, "files": {}}], "partial": []}
+    assert position == {"paths": [{"offset": None, "files": {}}], "partial": [], "has_skipped": False}
     assert job.source.to_epoch_offsets(position) == [EpochOffset(None)]
 
 
@@ -206,6 +207,38 @@ def test_all_files_are_read_newest_first_in_portions(tmp_path: Path, monkeypatch
     assert [job.read(), job.read()] == [["5", "4"], ["3", "2"]]
     again = Job(files, tmp_path, position=job.position(), maxFileAge="1d", latestFirst="true")
     assert again.read() == ["1", "0"]
+
+
+@pytest.mark.parametrize("most", [2, 10])
+def test_epochs_have_no_position_while_they_would_skip_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """Without a limit for an epoch, Spark's `latestFirst` skips files by their age."""
+    monkeypatch.setattr("holdfast.datastream.connectors.file_system.file_split_source._MOST_OPEN", most)
+    files = MemoryFiles()
+    for day in range(6):
+        write(tmp_path / str(day), str(day), time=86_400 * (day + 1))
+    job = Job(files, tmp_path, maxFileAge="1d", latestFirst="true")
+    assert job.source.to_epoch_offsets(job.position()) is not None, "nothing was read"
+    assert job.read(most=2) == ["5", "4"]
+    assert job.source.to_epoch_offsets(job.position()) is None
+    again = Job(files, tmp_path, position=job.position(), maxFileAge="1d", latestFirst="true")
+    assert again.source.to_epoch_offsets(again.position()) is None
+    assert [value for _ in range(4) for value in again.read()] == ["3", "2", "1", "0"]
+    assert again.source.to_epoch_offsets(again.position()) is not None
+
+
+def test_a_file_of_next_year_does_not_make_all_others_too_old(tmp_path: Path) -> None:
+    files = MemoryFiles()
+    write(tmp_path / "future", "future", time=time.time() + 400 * 86_400)
+    write(tmp_path / "ancient", "ancient", time=time.time() - 8 * 86_400)
+    job = Job(files, tmp_path)
+    assert job.read() == ["ancient", "future"]
+    write(tmp_path / "new", "new")
+    write(tmp_path / "old", "old", time=time.time() - 8 * 86_400)
+    assert job.read() == ["new"]
+    write(tmp_path / "newer", "newer")
+    assert Job(files, tmp_path, position=job.position()).read() == ["newer"]
 
 
 def test_paths_have_logs_of_their_own(tmp_path: Path) -> None:

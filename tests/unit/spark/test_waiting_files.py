@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,22 @@ def test_files_that_are_older_than_spark_remembers_never_come(tmp_path: Path) ->
     assert place.count() == (2, 2), "before the first epoch all are read"
     place.listed("0", 0, [place.put("new.txt")])
     assert place.count() == (1, 1)
+
+
+def test_a_file_of_the_future_is_named_once_because_spark_reads_none_that_is_much_older(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = Place(tmp_path)
+    place.listed("0", 0, [place.put("an hour ahead.txt", age=1_700_000_000 - time.time() - 3600)])
+    assert place.count() == (0, 0)
+    assert caplog.messages == []
+    place.listed("1", 1, [place.put("a year ahead.txt", age=1_700_000_000 - time.time() - 365 * DAY)])
+    place.put("now.txt", age=1_700_000_000 - time.time())
+    assert place.count() == (0, 0)
+    assert place.count() == (0, 0)
+    (message,) = caplog.messages
+    assert "a%20year%20ahead.txt is in the future" in message
+    assert "maxFileAge" in message
 
 
 @pytest.mark.parametrize(

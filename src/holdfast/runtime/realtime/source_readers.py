@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -18,6 +18,9 @@ from holdfast.storage.file_system import may_pass
 from holdfast.types.arrow import elements_to_batch
 
 logger = get_logger(__name__)
+
+_NO_LISTS: Final = (str, bytes, bytearray, dict)
+"""A reader that returns one meant it as an element."""
 
 
 class SourceReaders:
@@ -124,6 +127,7 @@ class SourceReaders:
         """Return elements of a source, with its uid; None if there are none now. The sources have turns.
 
         Raises:
+            ConfigurationError: A source returned something else than elements.
             OutputTypeError: A source returned elements that do not have its type.
         """
         for _ in self._turns:
@@ -133,8 +137,15 @@ class SourceReaders:
             if uid not in self.paused:
                 with self._named(uid, "reading"):
                     found = self._readers[uid].poll()
+                    if found is None:
+                        continue
+                    if isinstance(found, _NO_LISTS) or not hasattr(found, "__getitem__"):
+                        raise ConfigurationError(
+                            f"the reader of input {uid!r} returned {found!r:.80}: its poll() must return a list of "
+                            "elements, a batch, or None"
+                        )
                     self.polled_split = self._readers[uid].polled_split
-                if found is not None and len(found):
+                if len(found):
                     if isinstance(found, pa.RecordBatch):
                         return uid, found
                     return uid, elements_to_batch(found, self._types[uid], uid)

@@ -40,6 +40,8 @@ _HADOOP_S3: Final = re.compile(r"s3[an]://")
 _COMPACT: Final = ".compact"
 _SHORTEST: Final = 1.0
 _SHARE: Final = 20
+_AHEAD: Final = 86_400_000
+"""Milliseconds by which a file's time may be in the future: clocks and time zones differ."""
 
 
 class ConsumedFiles:
@@ -256,7 +258,15 @@ class UnreadFileCounter:
             for line in entry.read_text("utf-8").splitlines()[1:]:
                 said = json.loads(line)
                 self._read.add(hash(plain(said["path"], is_encoded=True)))
-                self._newest = max(int(said["timestamp"]), self._newest or 0)
+                time_of_file = int(said["timestamp"])
+                if time_of_file > max(self._newest or 0, time.time() * 1000 + _AHEAD):
+                    logger.warning(
+                        "the time of the file %s is in the future: Spark never reads files that are older than it by "
+                        "more than maxFileAge (7 days, if you did not set it). To read those, set a larger one: "
+                        "set_property('maxFileAge', '4000d')",
+                        said["path"],
+                    )
+                self._newest = max(time_of_file, self._newest or 0)
             self._last = number
 
     def _new_entries(self) -> Iterator[tuple[int, Path]]:

@@ -302,6 +302,21 @@ class OfOthers(InPlace):
         return {**super().snapshot(), "c": {"next": 1}}
 
 
+class OneText(InPlace):
+    def poll(self) -> Any:
+        return "abc"
+
+
+class OneObject(InPlace):
+    def poll(self) -> Any:
+        return {"value": "abc"}
+
+
+class Generated(InPlace):
+    def poll(self) -> Any:
+        yield "abc"
+
+
 TWO = [("a", {"next": 0}), ("b", {"next": 0})]
 
 
@@ -352,6 +367,19 @@ def test_a_position_that_cannot_be_kept_ends_the_job_and_is_named(tmp_path: Path
     with pytest.raises(ConfigurationError) as failed:
         program.run(tmp_path, RESTARTS)
     assert str(failed.value).startswith(words)
+
+
+@pytest.mark.parametrize("reader", [OneText, OneObject, Generated])
+def test_a_poll_that_returns_no_list_ends_the_job_and_is_named(tmp_path: Path, reader: Any) -> None:
+    found = Rows()
+    program = RealTimeProgram()
+    stream = program.from_source(Careless(TWO, reader), WatermarkStrategy.no_watermarks(), "own").uid("own")
+    stream.for_each_epoch(found.write).uid("out")
+    with pytest.raises(
+        ConfigurationError, match=r"the reader of input 'own' returned .*: its poll.. must return a list"
+    ):
+        program.run(tmp_path, RESTARTS)
+    assert len(found) == 0
 
 
 def test_a_reader_that_cannot_say_what_is_pending_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -81,7 +83,7 @@ class FileSplitSource(SplitSource):
         return _SplitTextReader()
 
     def to_epoch_offsets(self, position: Any) -> Sequence[EpochOffset] | None:
-        if self.fixed is not None or position["partial"]:
+        if self.fixed is not None or position["partial"] or position.get("has_skipped"):
             return None
         return [EpochOffset(one["offset"], one["files"]) for one in position["paths"]]
 
@@ -122,10 +124,13 @@ class _FileEnumerator(SplitEnumerator):
 
     Its position has, for each path, the log of the files that were read completely::
 
-        {"paths": [{"offset": {"logOffset": 7}, "files": {"7": {...}}}], "partial": [[0, [["/data/a", ...], ...]]]}
+        {"paths": [{"offset": {"logOffset": 7}, "files": {"7": {...}}}], "partial": [[0, [["/data/a", ...], ...]]],
+         "has_skipped": false}
 
     `partial` has the unread splits of files that were read in part, with the number of their path. It also has those of
     files that no listing would find again, because a file that is newer by `maxFileAge` was read before them.
+    `has_skipped` says whether files are unread that a job by epochs would skip for their age, and this one does not:
+    Spark reads files of any age with `latestFirst` only if an epoch has a limit.
     """
 
     def __init__(self, source: FileSplitSource, position: Any, tasks: int) -> None:
@@ -144,8 +149,10 @@ class _FileEnumerator(SplitEnumerator):
         self._logs = [FileLog(source.files, one, scheme) for one, scheme in zip(known, schemes, strict=True)]
         read = [log.read_files() for log in self._logs]
         self._known = [{file.path for file in own} for own in read]
-        self._newest = [max((file.time for file in own), default=None) for own in read]
-        self._newest_read = list(self._newest)
+        self._newest_read = [max((file.time for file in own), default=None) for own in read]
+        self._newest = [None if newest is None else _until_now(newest) for newest in self._newest_read]
+        self._by_epochs = PendingFiles(source.paths, source.options)
+        self._oldest_left = dict.fromkeys(self._read, -math.inf)  # not known before a listing
         self._undiscovered = [] if position is None else self._restored(position["partial"])
 
     def _restored(self, partial: Iterable[Any]) -> list[SourceSplit]:
@@ -176,11 +183,13 @@ class _FileEnumerator(SplitEnumerator):
         """Return the splits of new files, oldest first, at most so many and those of one more file."""
         with self._lock:
             most -= sum(len(one.unread) for one in self._open.values())
+        if most <= 0:
+            return []
         found: list[SourceSplit] = []
-        new = self._listed(place) if most > 0 else []
-        for listed in sorted(new, key=lambda file: (file.time, file.path), reverse=self._newest_first):
-            if len(found) >= most:
-                break
+        new = sorted(self._listed(place), key=lambda file: (file.time, file.path), reverse=self._newest_first)
+        left = iter(new)
+        self._oldest_left[place] = _oldest(new)
+        for listed in left:
             file = InputFile(listed.path, listed.time, listed.size)
             unread = {_split_id(place, split): split for split in _cut(self._source.input_format, file)}
             with self._lock:
@@ -189,8 +198,12 @@ class _FileEnumerator(SplitEnumerator):
                 else:
                     self._mark_read(place, listed)
             self._known[place].add(file.path)
-            self._newest[place] = max(listed.time, self._newest[place] or listed.time)
+            newest = _until_now(listed.time)
+            self._newest[place] = max(newest, self._newest[place] or newest)
             found += [SourceSplit(split_id, split) for split_id, split in unread.items()]
+            if len(found) >= most:
+                break
+        self._oldest_left[place] = _oldest(left)
         return found
 
     def _listed(self, place: int) -> Iterable[ListedFile]:
@@ -222,17 +235,32 @@ class _FileEnumerator(SplitEnumerator):
     def snapshot(self, splits: Mapping[str, Any]) -> Any:
         with self._lock:
             read, self._read = self._read, {place: [] for place in self._read}
-            oldest = [self._pending.oldest(newest) for newest in self._newest_read]
+            oldest = [self._pending.oldest(newest) or 0 for newest in self._newest_read]
             partial = [
                 [place, list(one.unread.values())]
                 for (place, _), one in self._open.items()
-                if one.is_begun or one.file.time < (oldest[place] or 0)
+                if one.is_begun or one.file.time < oldest[place]
             ]
+            unread = [*self._oldest_left.items(), *((place, one.file.time) for (place, _), one in self._open.items())]
+            by_epochs = [self._by_epochs.oldest(newest) or -math.inf for newest in self._newest_read]
         for place, files in read.items():
             if files:
                 self._logs[place].append(files)
         positions = [log.position() for log in self._logs]
-        return {"paths": [{"offset": one.offset, "files": dict(one.files)} for one in positions], "partial": partial}
+        return {
+            "paths": [{"offset": one.offset, "files": dict(one.files)} for one in positions],
+            "partial": partial,
+            "has_skipped": any(changed < by_epochs[place] for place, changed in unread),
+        }
+
+
+def _until_now(milliseconds: int) -> int:
+    """Return the time of a file as `maxFileAge` counts it: a file of next year does not make all others too old."""
+    return min(milliseconds, time.time_ns() // 1_000_000)
+
+
+def _oldest(files: Iterable[ListedFile]) -> float:
+    return min((file.time for file in files), default=math.inf)
 
 
 def _offset_of(value: Mapping[str, Any]) -> EpochOffset:
