@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from holdfast.common import CompletableFuture
-from holdfast.errors import ConfigurationError, JobExecutionError, StorageError
+from holdfast.errors import CheckpointError, CheckpointFailureReason, ConfigurationError, JobExecutionError, StorageError
 from holdfast.runtime.exchange.stage_message import JobDescriptor
 from holdfast.runtime.function.sink import Committer
 from holdfast.runtime.job.control import JobStatus, SnapshotRequest
@@ -165,6 +165,21 @@ def test_the_result_of_a_job_that_fails_is_its_error(place: Path) -> None:
     assert future.done() and not future.cancelled()
     assert future.exception() is client.exception()
     assert client.get_job_status() is JobStatus.FAILED
+
+
+def test_a_request_to_a_job_that_has_failed_says_why_it_has(place: Path) -> None:
+    failing = counted(place, Refusing, options={"restart-strategy.type": "none"})
+    with pytest.raises(JobExecutionError):
+        failing.await_termination(SECONDS)
+    for future in (failing.trigger_checkpoint(), failing.trigger_savepoint(place / "savepoint"), failing.rescale(2)):
+        with pytest.raises(CheckpointError, match="The job has ended: .*no kelp today") as failed:
+            future.result(SECONDS)
+        assert failed.value.reason is CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN
+        assert failed.value.__cause__ is failing.exception() is not None
+    ended = counted(place / "other", is_bounded=True)
+    assert ended.await_termination(SECONDS)
+    with pytest.raises(CheckpointError, match=r"The job has ended\.$"):
+        ended.trigger_checkpoint().result(SECONDS)
 
 
 def test_a_future_of_a_running_job_reports_at_once_that_it_is_pending(client: JobClient) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 from holdfast.checkpoint.snapshot_type import SavepointFormatType
 from holdfast.errors import CheckpointError, CheckpointFailureReason, ConfigurationError
 from holdfast.kernel.ids import JobID
+from holdfast.kernel.secret import redacted_message
 
 T = TypeVar("T")
 
@@ -180,6 +181,7 @@ class JobControl:
         self._lock = threading.Lock()
         self._snapshots: list[SnapshotRequest] = []
         self._ended = False
+        self._failure: BaseException | None = None
         self.stop_requested = False
         self.cancel_requested = False
         self.is_interrupted = False
@@ -232,7 +234,7 @@ class JobControl:
         request = RescaleRequest(dict(parallelism))
         with self._lock:
             if self._ended:
-                request.future.set_exception(_shut_down())
+                request.future.set_exception(self._shut_down())
             else:
                 self._rescales.append(request)
         self._wake.set()
@@ -251,7 +253,7 @@ class JobControl:
         """Queue a request for a checkpoint or a savepoint."""
         with self._lock:
             if self._ended:
-                request.future.set_exception(_shut_down())
+                request.future.set_exception(self._shut_down())
             else:
                 self._snapshots.append(request)
         self._wake.set()
@@ -315,19 +317,21 @@ class JobControl:
         while not self.is_stopping and (left := deadline - time.monotonic()) > 0:
             self.wait(left)
 
-    def end(self) -> None:
-        """Fail all waiting and later requests, because the job has ended."""
+    def end(self, failure: BaseException | None) -> None:
+        """Fail all waiting and later requests, because the job has ended; with its failure, if it has failed."""
         with self._lock:
-            self._ended = True
+            self._ended, self._failure = True, failure
             futures: list[CompletableFuture[Any]] = [snapshot.future for snapshot in self._snapshots]
             futures += [rescale.future for rescale in self._rescales]
             self._snapshots, self._rescales = [], []
         for future in futures:
-            future.set_exception(_shut_down())
+            future.set_exception(self._shut_down())
 
-
-def _shut_down() -> CheckpointError:
-    return CheckpointError(CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN)
+    def _shut_down(self) -> CheckpointError:
+        reason, failure = CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN, self._failure
+        if failure is None:
+            return CheckpointError(reason, "The job has ended.")
+        return CheckpointError(reason, f"The job has ended: {redacted_message(failure)}", failure)
 
 
 class JobStatus(Enum):

@@ -167,7 +167,7 @@ class JobMaster:
         finally:
             if not self.status.is_terminal_state():
                 self.status = JobStatus.SUSPENDED
-            self.control.end()
+            self.control.end(self.failure)
             self.progress.close()
             self.ended.set()
         words = f": {self.ending}" if self.ending else ""
@@ -188,7 +188,7 @@ class JobMaster:
                 self._discard_if_failed_for_good()
             raise
         finally:
-            self.control.end()
+            self.control.end(self.failure)
 
     def _campaigning(self) -> AbstractContextManager[None]:
         leadership = self.job.leadership
