@@ -122,6 +122,19 @@ def test_what_is_away_is_retried_without_end(text: str) -> None:
     assert not any(failures.give_up_reason(error, 51) for _ in range(100))
 
 
+def test_a_file_that_cannot_be_read_at_one_place_fails_the_job_whatever_checkpoints_complete() -> None:
+    """An interval of milliseconds completes one before the place is reached again."""
+    failures = RepeatedFailures(Configuration())
+    line = "line {} of the file 'a.csv' cannot be read as CSV: it has 3 values, and the type 2"
+    reasons = [failures.give_up_reason(InputError(line.format(number)), newest) for newest, number in enumerate("7989")]
+    assert reasons == [None] * 4, "each time another line than before"
+    assert failures.give_up_reason(InputError(line.format(9)), 17) is None
+    assert "3 times in a row" in (failures.give_up_reason(InputError(line.format(9)), 18) or "")
+    number = RepeatedFailures(Configuration())
+    told = [number.give_up_reason(InputError(f"Spark cannot read an input (while running epoch {n})"), 5) for n in "123"]
+    assert told[:2] == [None] * 2 and "3 times" in (told[2] or ""), "without a checkpoint in between the kind counts"
+
+
 @pytest.mark.parametrize(("text", "kind"), NOT_AWAY)
 def test_what_a_restart_does_not_cure_is_not_away(text: str, kind: type[HoldfastError]) -> None:
     assert type(translate(Exception(text), "running epoch 3")) is kind

@@ -135,8 +135,9 @@ IDENTICAL_FAILURES: Final = ConfigOption(
     3,
     "The job fails when the same error of the program has ended this many attempts in a row without a completed "
     "checkpoint in between, whatever the restart strategy is. Errors of the program are a function that raises, at the "
-    "same operator, and an input that cannot be read. Type errors (a value of a wrong type, a null key) fail the job "
-    "at once. 0 leaves all of these to the strategy, as in Flink.",
+    "same operator, and an input that cannot be read; a file that cannot be read at the same place counts also with "
+    "checkpoints in between. Type errors (a value of a wrong type, a null key) fail the job at once. 0 leaves all of "
+    "these to the strategy, as in Flink.",
 )
 
 IDENTICAL_UNKNOWN_FAILURES: Final = ConfigOption(

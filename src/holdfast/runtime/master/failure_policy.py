@@ -42,7 +42,8 @@ from holdfast.runtime.job.options import IDENTICAL_FAILURES, IDENTICAL_UNKNOWN_F
 # - `INFRASTRUCTURE_ERRORS`: when the restart strategy gives up. Exception: storage that no worker has ever seen, in a
 #   job without a checkpoint, counts as an unknown error.
 #
-# "In a row" means that no checkpoint completed in between.
+# "In a row" means that no checkpoint completed in between. An input that cannot be read at the same place counts also
+# with one: other inputs, and an interval of milliseconds, complete checkpoints before the place is reached again.
 FATAL: Final = (
     ConfigurationError,
     CorruptFileError,
@@ -95,6 +96,7 @@ class RepeatedFailures:
         self._of_the_program = IDENTICAL_FAILURES, configuration.get(IDENTICAL_FAILURES)
         self._unknown = IDENTICAL_UNKNOWN_FAILURES, configuration.get(IDENTICAL_UNKNOWN_FAILURES)
         self._last: tuple[Any, ...] | None = None
+        self._last_place: str | None = None
         self._identical = 0
         self._failures = 0
         self._newest: object = None
@@ -121,8 +123,10 @@ class RepeatedFailures:
         self._newest = newest
         cause, (option, limit) = self._kind_of(error, has_run=newest is not None)
         identity = None if cause is None else (*cause, newest)
-        self._identical = self._identical + 1 if identity is not None and identity == self._last else 1
-        self._last = identity
+        place = str(error) if isinstance(error, InputError) else None
+        is_same = (identity is not None and identity == self._last) or (place is not None and place == self._last_place)
+        self._identical = self._identical + 1 if is_same else 1
+        self._last, self._last_place = identity, place
         if limit and _is_final(error):
             return "and no restart can help"
         if identity is None or not limit or self._identical < limit:
