@@ -15,7 +15,13 @@ from typing import Any
 import pytest
 
 from holdfast.common import CompletableFuture
-from holdfast.errors import CheckpointError, CheckpointFailureReason, ConfigurationError, JobExecutionError, StorageError
+from holdfast.errors import (
+    CheckpointError,
+    CheckpointFailureReason,
+    ConfigurationError,
+    JobExecutionError,
+    StorageError,
+)
 from holdfast.runtime.exchange.stage_message import JobDescriptor
 from holdfast.runtime.function.sink import Committer
 from holdfast.runtime.job.control import JobStatus, SnapshotRequest
@@ -172,7 +178,7 @@ def test_a_request_to_a_job_that_has_failed_says_why_it_has(place: Path) -> None
     with pytest.raises(JobExecutionError):
         failing.await_termination(SECONDS)
     for future in (failing.trigger_checkpoint(), failing.trigger_savepoint(place / "savepoint"), failing.rescale(2)):
-        with pytest.raises(CheckpointError, match="The job has ended: .*no kelp today") as failed:
+        with pytest.raises(CheckpointError, match=r"The job has ended: .*no kelp today") as failed:
             future.result(SECONDS)
         assert failed.value.reason is CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN
         assert failed.value.__cause__ is failing.exception() is not None

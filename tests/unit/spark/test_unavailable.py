@@ -130,8 +130,9 @@ def test_a_file_that_cannot_be_read_at_one_place_fails_the_job_whatever_checkpoi
     assert reasons == [None] * 4, "each time another line than before"
     assert failures.give_up_reason(InputError(line.format(9)), 17) is None
     assert "3 times in a row" in (failures.give_up_reason(InputError(line.format(9)), 18) or "")
-    number = RepeatedFailures(Configuration())
-    told = [number.give_up_reason(InputError(f"Spark cannot read an input (while running epoch {n})"), 5) for n in "123"]
+    of_spark = RepeatedFailures(Configuration())
+    texts = [f"Spark cannot read an input (while running epoch {epoch})" for epoch in range(3)]
+    told = [of_spark.give_up_reason(InputError(text), 5) for text in texts]
     assert told[:2] == [None] * 2 and "3 times" in (told[2] or ""), "without a checkpoint in between the kind counts"
 
 

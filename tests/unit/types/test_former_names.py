@@ -143,6 +143,8 @@ def test_a_former_module_is_gone_and_the_present_one_exists(former: str) -> None
         "holdfast.state.declaration.function:FoldFunction",
         "holdfast.state.declaration.function:ReduceFunction",
         "holdfast.state.declaration.ttl_config:StateTtlConfig",
+        "holdfast.types.atomic:AtomicTypeInformation",
+        "holdfast.types.atomic:CharTypeInformation",
         "holdfast.types.encoder:Encoder",
         "holdfast.types.information.abstract_type:TypeInformation",
         "holdfast.types.information.atomic_type:AtomicTypeInformation",
